@@ -16,7 +16,7 @@ use karp_domain::catalogue::Price;
 use karp_domain::cluster::{self, Pod, Snapshot};
 use karp_domain::disruption::{
     Act, Begun, Budgets, Candidate, Cause, Command, Decided, DisruptionPlan, Execution, Failure, Invalid, Memory,
-    Progress, begun, origin, plan_with, uphold, wishes,
+    Progress, begun, overdue, plan_with, uphold, wishes,
 };
 use karp_domain::lifecycle::{self, Ailment};
 use karp_domain::scheduling::with_room_taken;
@@ -35,7 +35,7 @@ use crate::ops::metrics::{
     ConsolidationLabels, DecisionLabels, EvaluationLabels, PoolDecisionLabels, PoolLabels, UnhealthyLabels,
 };
 use crate::ops::telemetry::pass_span;
-use back::{Replacements, has_pods, remove_stale_taints, roll_back, take_back};
+use back::{Replacements, give_up, has_pods, remove_stale_reasons, remove_stale_taints, roll_back, take_back};
 
 /// Plans are made no more often than this, whatever wakes.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
@@ -133,12 +133,15 @@ async fn resume(context: &Arc<Context>, commands: &mut JoinSet<()>) {
             }
         }
     }
+    let stuck: Vec<Arc<str>> = overdue(&snapshot).into_iter().filter(|name| !has_pods(context, name)).collect();
+    take_back(context, Replacements::Delete(&stuck)).await;
     drop(planning);
 }
 
 /// Begins what has rested, makes one plan, and begins what need not rest; returns when to look again.
 async fn pass(context: &Arc<Context>, decided: &mut Decided, commands: &mut JoinSet<()>) -> Duration {
     remove_stale_taints(context).await;
+    remove_stale_reasons(context).await;
     let rest = SignedDuration::try_from(context.options.consolidation_validation).unwrap_or(SignedDuration::MAX);
     for command in decided.rested(rest, Timestamp::now()) {
         begin(context, command, &Decided::default(), commands).await;
@@ -213,9 +216,8 @@ async fn begin(context: &Arc<Context>, mut command: Command, beside: &Decided, c
     for (command, invalid) in &upheld.void {
         abandon(context, command, invalid);
     }
-    let Some(mut command) = upheld.command else { return };
+    let Some(command) = upheld.command else { return };
     disruption_events::approved(context, &command, &upheld.approvals);
-    command.origin = block_in_place(|| origin(&command, &snapshot));
     log(&command);
     count(context, &command);
     context.running.add(&command);
@@ -383,8 +385,7 @@ async fn finish(context: &Context, command: &Command, replacements: &[Arc<str>])
                     (failure.ends(*progress) && !has_pods(context, name)).then(|| name.clone())
                 };
                 let stuck: Vec<Arc<str>> = replacements.iter().zip(&progress).filter_map(one).collect();
-                roll_back(context, command, Replacements::Keep(replacements), &failure).await;
-                return take_back(context, Replacements::Delete(&stuck)).await;
+                return give_up(context, command, (replacements, &stuck), &failure).await;
             }
         }
     }

@@ -44,6 +44,18 @@ pub(super) async fn roll_back(context: &Context, command: &Command, replacements
     take_back(context, replacements).await;
 }
 
+/// Takes a command back whose replacements live on, but for those of them that are stuck. These go first: one that is made for nothing any more, and
+/// that a process leaves which is killed in between, nothing would take.
+pub(super) async fn give_up(
+    context: &Context,
+    command: &Command,
+    (replacements, stuck): (&[Arc<str>], &[Arc<str>]),
+    why: &Failure,
+) {
+    take_back(context, Replacements::Delete(stuck)).await;
+    roll_back(context, command, Replacements::Keep(replacements), why).await;
+}
+
 pub(super) async fn take_back(context: &Context, replacements: Replacements<'_>) {
     let (names, deletes) = match replacements {
         Replacements::Delete(names) => (names, true),
@@ -62,6 +74,9 @@ pub(super) async fn take_back(context: &Context, replacements: Replacements<'_>)
             },
         };
         let Some(claim) = claim else { continue };
+        if !deletes && (claim.metadata.deletion_timestamp.is_some() || context.assumed().leaves(name)) {
+            continue;
+        }
         let done = if deletes {
             node_claim::delete(&claim, context, "rolled_back").await.map(drop)
         } else {
@@ -115,8 +130,7 @@ pub(super) async fn remove_stale_taints(context: &Context) {
     for node in tainted {
         let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone()).unwrap_or_default();
         let Some(claim) = context.stores.claim_of(&id) else { continue };
-        let leaving = claim.metadata.deletion_timestamp.is_some() || interruption::recalled(&claim).is_some();
-        if leaving || context.running.contains(&claim.name_any()) || context.assumed().leaves(&claim.name_any()) {
+        if is_stood_behind(context, &claim) {
             continue;
         }
         let name: Arc<str> = node.name_any().into();
@@ -125,4 +139,29 @@ pub(super) async fn remove_stale_taints(context: &Context) {
             tracing::warn!(Node.name = %name, %error, "could not take a taint back");
         }
     }
+}
+
+/// Takes from claims what they say of commands that are over: another may have written a claim in the very moment in which its command was taken back,
+/// or its mark was not seen yet.
+pub(super) async fn remove_stale_reasons(context: &Context) {
+    let told = context.stores.claims.state_filter(|claim| {
+        claim.spec.node_class_ref.is_ours() && node_claim::is_true(claim, conditions::DISRUPTION_REASON)
+    });
+    for claim in told {
+        // what was written a moment ago is not seen yet
+        if is_stood_behind(context, &claim) || context.written.is_behind(&*claim) {
+            continue;
+        }
+        if let Err(error) = unmark(context, None, &claim.name_any()).await
+            && !error.is_race()
+        {
+            tracing::warn!(NodeClaim.name = %claim.name_any(), %error, "could not take back why a node was disrupted");
+        }
+    }
+}
+
+/// Says whether a claim leaves, or is about to: for a command, or because EC2 wants it so.
+fn is_stood_behind(context: &Context, claim: &NodeClaim) -> bool {
+    let leaving = claim.metadata.deletion_timestamp.is_some() || interruption::recalled(claim).is_some();
+    leaving || context.running.contains(&claim.name_any()) || context.assumed().leaves(&claim.name_any())
 }

@@ -97,6 +97,43 @@ async fn a_replacement_that_no_watch_has_shown_is_taken_back_by_its_name() {
     assert_eq!(server.get("nodeclaims/c")["metadata"]["annotations"], json!({}), "and is made for nothing any more");
 }
 
+/// The process that made them was killed, and none ran until it was too late to go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replacements_that_never_started_go_with_the_process_that_waited_for_them() {
+    let made = |name: &str, planned: Timestamp| {
+        let purpose = json!({ "cause": "Drifted", "candidates": {}, "replacements": 1, "planned": planned });
+        let mut made = claim(name);
+        made["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        made["metadata"]["annotations"] = json!({ (labels::REPLACES): purpose.to_string() });
+        made
+    };
+    let server = Server::of([made("late", Timestamp::UNIX_EPOCH), made("new", Timestamp::now())]);
+    let (context, mut commands) = (server.context().await, JoinSet::new());
+    resume(&context, &mut commands).await;
+    let asked = ["late", "new"].map(|name| server.asked(&format!("DELETE nodeclaims/{name}")));
+    assert_eq!((asked, commands.len()), ([1, 0], 0));
+}
+
+/// One that is left by a process which is killed in between would be a node that nothing takes.
+#[tokio::test]
+async fn a_replacement_that_never_started_is_deleted_before_it_is_made_for_nothing() {
+    let made = |name: &str| {
+        let mut made = claim(name);
+        made["metadata"]["annotations"] = json!({ (labels::REPLACES): "{}" });
+        made
+    };
+    let server = Server::of([made("stuck"), made("started")]);
+    let context = server.context().await;
+    let [stuck, started] = ["stuck", "started"].map(Arc::<str>::from);
+    let all = [stuck.clone(), started];
+    give_up(&context, &command(), (&all, &[stuck]), &Failure::TooLate).await;
+    let asked = |name: &str| server.asked(&format!("DELETE nodeclaims/{name}"));
+    assert_eq!((asked("stuck"), asked("started")), (1, 0));
+    let says = |name: &str| server.get(&format!("nodeclaims/{name}"))["metadata"]["annotations"].clone();
+    assert_eq!(says("stuck"), json!({ (labels::REPLACES): "{}" }), "it goes as what it is");
+    assert_eq!(says("started"), json!({}), "and is made for nothing any more");
+}
+
 #[tokio::test]
 async fn what_a_command_does_is_told_on_its_replacements_and_nodes() {
     let class = json!({ "group": labels::AWS_GROUP, "kind": "EC2NodeClass", "name": "default" });
@@ -149,6 +186,29 @@ async fn why_a_node_is_disrupted_is_on_its_claim_until_the_command_is_taken_back
     let context = server.context().await;
     roll_back(&context, &command, Replacements::Keep(&[]), &Failure::ReplacementGone).await;
     assert_eq!((told(), taints()), (None, json!([])));
+}
+
+/// A claim that another writes in the moment in which its command is taken back keeps its condition, and its node has no taint that would tell.
+#[tokio::test]
+async fn a_claim_says_nothing_of_a_command_that_is_over() {
+    let told = |name: &str| {
+        let mut claim = claim(name);
+        let since = "2026-01-01T00:00:00Z";
+        let reason = json!({ "type": conditions::DISRUPTION_REASON, "status": "True", "lastTransitionTime": since });
+        claim["status"] = json!({ "conditions": [reason] });
+        claim
+    };
+    let mut recalled = told("recalled");
+    recalled["metadata"]["annotations"] = json!({ (labels::INTERRUPTED_AT): "2026-01-01T00:00:00Z" });
+    let server = Server::of([told("a"), told("over"), recalled]);
+    let context = server.context().await;
+    context.running.add(&command());
+    remove_stale_reasons(&context).await;
+    let says = |name: &str| {
+        let all = server.get(&format!("nodeclaims/{name}"))["status"]["conditions"].clone();
+        all.as_array().into_iter().flatten().any(|one| one["type"] == conditions::DISRUPTION_REASON)
+    };
+    assert_eq!(["a", "over", "recalled"].map(says), [true, false, true]);
 }
 
 /// A claim that no pool made, and its node, which has said for long whether it is ready.

@@ -30,6 +30,16 @@ impl Purpose {
         // a plain struct of strings, a number and a time always serialises
         (labels::REPLACES.to_owned(), serde_json::to_string(self).unwrap_or_default())
     }
+
+    /// Reads what a claim says; nothing where somebody else wrote it.
+    fn of(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// Says whether replacements have been waited for for too long.
+    fn is_late(&self, now: Timestamp) -> bool {
+        now.duration_since(self.planned) >= REPLACEMENT_LIMIT
+    }
 }
 
 /// A command whose replacements are all there, and that nobody has carried out yet.
@@ -59,6 +69,16 @@ pub fn begun(snapshot: &Snapshot) -> Vec<Begun> {
     found
 }
 
+/// Names the replacements that an earlier process waited for for too long, and that never started: they take no pods and never count as empty, so that
+/// they would stay.
+pub fn overdue(snapshot: &Snapshot) -> Vec<Arc<str>> {
+    let is_late = |claim: &&Arc<Claim>| {
+        let purpose = claim.annotations.get(labels::REPLACES).and_then(|text| Purpose::of(text));
+        !claim.is_initialized() && purpose.is_some_and(|purpose| purpose.is_late(snapshot.now))
+    };
+    live(snapshot).filter(is_late).map(|claim| claim.name.clone()).collect()
+}
+
 /// Names the claims that are about to go for replacements that are there: together with those they count once.
 pub fn replaced(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
     let candidates = begun(snapshot).into_iter().flat_map(|begun| begun.command.candidates);
@@ -66,12 +86,11 @@ pub fn replaced(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
 }
 
 fn one(snapshot: &Snapshot, purpose: &str, mut replacements: Vec<Arc<str>>) -> Option<Begun> {
-    // what somebody else wrote there says nothing
-    let Purpose { cause, candidates, replacements: wanted, planned } = serde_json::from_str(purpose).ok()?;
-    let late = snapshot.now.duration_since(planned) >= REPLACEMENT_LIMIT;
-    if replacements.len() != wanted || late {
+    let purpose = Purpose::of(purpose)?;
+    if replacements.len() != purpose.replacements || purpose.is_late(snapshot.now) {
         return None;
     }
+    let Purpose { cause, candidates, planned, .. } = purpose;
     let is_meant = |claim: &&Arc<Claim>| {
         let named = candidates.get(&*claim.name).is_some_and(|uid| **uid == *claim.uid);
         // a pool may have been changed back

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Candidate, Cause, KeepReason, Verdict};
 use crate::api::{conditions, labels};
 use crate::catalogue::{CapacityType, Price};
 use crate::cluster::{
-    Claim, ExpirationGrace, Host, Node, Owner, Pod, PodKey, Pool, Readiness, Reason, Snapshot, Volumes, allowed,
-    blocking,
+    Claim, ExpirationGrace, Host, Node, Owner, Pod, PodBudget, PodKey, Pool, Readiness, Reason, Snapshot, Volumes,
+    allowed, blocking,
 };
 use crate::lifecycle::{Ailment, Ward};
 use crate::scheduling::{InFlightNode, Problem, Solution, Target, solve_problem, successor};
@@ -28,9 +28,11 @@ const WORTH_ANY_PERMILLE: u64 = 500;
 pub(super) struct Field<'a> {
     pub(super) problem: Problem<'a>,
     pub(super) entries: Vec<Entry>,
-    /// Nodes of each pool that count for its budgets, and those of them that are going or not ready.
-    counts: BTreeMap<Arc<str>, Counts>,
+    /// How many more nodes of each pool its budgets let go, by reason. Windows are read once and not for each node of each set that is tried.
+    budgets: BTreeMap<(Arc<str>, Reason), u32>,
     weights: BTreeMap<Arc<str>, Weight>,
+    /// PodDisruptionBudgets by their namespace: there may be one for every few pods, and every pod asks.
+    guards: FxHashMap<Arc<str>, Vec<Arc<PodBudget>>>,
     /// Nodes by their pool, and all nodes under no pool.
     wards: BTreeMap<Option<Arc<str>>, Ward>,
     /// What takes the place of a node of each static pool that has outdated ones.
@@ -106,7 +108,12 @@ impl<'a> Field<'a> {
         let wards = wards(snapshot);
         let burst = burst(snapshot, &solution);
         let successors = successors(&problem, &entries);
-        let mut field = Field { problem, entries, counts, weights, wards, successors, burst };
+        let budgets = budgets(snapshot, &counts);
+        let mut guards: FxHashMap<Arc<str>, Vec<Arc<PodBudget>>> = FxHashMap::default();
+        for guard in &snapshot.budgets {
+            guards.entry(guard.key.namespace.clone()).or_default().push(guard.clone());
+        }
+        let mut field = Field { problem, entries, budgets, weights, guards, wards, successors, burst };
         field.close_what_goes();
         field
     }
@@ -167,10 +174,15 @@ impl<'a> Field<'a> {
         share.max(pods.min(price.scaled(WORTH_ANY_PERMILLE, 1000)))
     }
 
+    /// Answers the PodDisruptionBudget that forbids evicting a pod now.
+    fn guard(&self, pod: &Pod) -> Option<&PodBudget> {
+        blocking(self.guards.get(&pod.key.namespace)?, pod)
+    }
+
     /// Answers how many more nodes of a pool may be disrupted for a cause now.
     pub(super) fn budget(&self, pool: &Pool, cause: Cause) -> u32 {
         let Some(reason) = cause.budget() else { return u32::MAX };
-        left(&self.counts, pool, reason, self.problem.snapshot.now)
+        self.budgets.get(&(pool.name.clone(), reason)).copied().unwrap_or(0)
     }
 }
 
@@ -226,12 +238,23 @@ pub fn allowed_disruptions(snapshot: &Snapshot) -> Vec<AllowedDisruptions> {
     snapshot.hosts().iter().for_each(|host| count(&mut counts, host));
     let of_pool = |pool: &Arc<Pool>| {
         let (total, consuming) = counts.get(&pool.name).map_or((0, 0), |of: &Counts| (of.total, of.disrupting));
-        [Reason::Underutilized, Reason::Empty, Reason::Drifted].map(|reason| AllowedDisruptions {
+        REASONS.map(|reason| AllowedDisruptions {
             pool: pool.name.clone(),
             reason,
             left: left(&counts, pool, reason, snapshot.now).min(total),
             consuming,
         })
+    };
+    snapshot.pools.iter().filter(|pool| pool.is_ours()).flat_map(of_pool).collect()
+}
+
+/// The reasons for which karp asks budgets.
+const REASONS: [Reason; 3] = [Reason::Underutilized, Reason::Empty, Reason::Drifted];
+
+/// Answers what the budgets of each of karp's pools leave, for each reason.
+fn budgets(snapshot: &Snapshot, counts: &BTreeMap<Arc<str>, Counts>) -> BTreeMap<(Arc<str>, Reason), u32> {
+    let of_pool = |pool: &Arc<Pool>| {
+        REASONS.map(|reason| ((pool.name.clone(), reason), left(counts, pool, reason, snapshot.now)))
     };
     snapshot.pools.iter().filter(|pool| pool.is_ours()).flat_map(of_pool).collect()
 }
@@ -313,7 +336,8 @@ pub(super) fn price_of(snapshot: &Snapshot) -> Price {
 
 impl Entry {
     /// Answers what forbids disrupting the node by karp's own will, whatever the method.
-    pub(super) fn obstacle(&self, snapshot: &Snapshot) -> Option<KeepReason> {
+    pub(super) fn obstacle(&self, field: &Field<'_>) -> Option<KeepReason> {
+        let snapshot = field.problem.snapshot;
         if self.is_leaving() {
             return Some(KeepReason::Leaving);
         }
@@ -332,7 +356,7 @@ impl Entry {
         }
         // a drifted node with a grace period goes in the end whatever its pods say; what goes for less asks them by itself
         let heeds_pods = !(self.is_drifted() && self.claim.termination_grace.is_some());
-        let pod_obstacle = || if heeds_pods { self.pod_obstacle(snapshot) } else { None };
+        let pod_obstacle = || if heeds_pods { self.pod_obstacle(field) } else { None };
         self.nominated.clone().map(|pod| KeepReason::Nominated { pod }).or_else(pod_obstacle)
     }
 
@@ -342,17 +366,17 @@ impl Entry {
     }
 
     /// Answers the pod that may not be moved now.
-    pub(super) fn pod_obstacle(&self, snapshot: &Snapshot) -> Option<KeepReason> {
+    pub(super) fn pod_obstacle(&self, field: &Field<'_>) -> Option<KeepReason> {
         let disrupted = labels::disrupted_taint();
         self.present.iter().find_map(|pod| {
-            if pod.is_protected(snapshot.now) {
+            if pod.is_protected(field.problem.snapshot.now) {
                 return Some(KeepReason::PodProtected { pod: pod.key.clone() });
             }
             // these are never evicted
             if pod.owner == Owner::Node || disrupted.tolerated_by(&pod.shape.tolerations) {
                 return None;
             }
-            let budget = blocking(&snapshot.budgets, pod)?.key.clone();
+            let budget = field.guard(pod)?.key.clone();
             Some(KeepReason::PodBudget { pod: pod.key.clone(), budget })
         })
     }

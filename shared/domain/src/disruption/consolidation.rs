@@ -52,7 +52,8 @@ pub(super) fn vacate(field: &Field<'_>, set: &[&Entry], going: &[&Entry]) -> Opt
 
 fn move_beside(field: &Field<'_>, set: &[&Entry], going: &[&Entry]) -> Result<Move, KeepReason> {
     let pods: Vec<Arc<Pod>> = set.iter().flat_map(|entry| &entry.pods).cloned().collect();
-    let hosts: Vec<usize> = going.iter().map(|entry| entry.host).collect();
+    let mut hosts: Vec<usize> = going.iter().map(|entry| entry.host).collect();
+    hosts.sort_unstable();
     let Solution { mut nodes, placements, mut unschedulable, .. } =
         place(&field.problem, pods, &Hosts::ReadyWithout(&hosts));
     unschedulable.extend(hold_or_forgo(&field.problem, &mut nodes));
@@ -82,7 +83,8 @@ pub(super) fn cheaper(field: &Field<'_>, set: &[&Entry]) -> Result<Move, KeepRea
     let least = set.iter().map(|entry| field.least_saving(entry)).sum();
     let cap = price.saturating_sub(least);
     let cost: Price = nodes.iter().map(|node| node.price).sum();
-    if cost < price && cost > cap {
+    // a replacement costs less than that, as `below` has it
+    if !nodes.is_empty() && cost < price && cost >= cap {
         return Err(KeepReason::TooLittleSaved { saving: price.saturating_sub(cost), least });
     }
     // what may be spent is shared out as the cheapest offerings are priced; what is free has a part, too, to be below

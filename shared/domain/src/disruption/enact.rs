@@ -30,8 +30,8 @@ impl World {
         World { snapshot: snapshot.clone(), price: price_of(snapshot), launched: 0 }
     }
 
-    /// Gives waiting pods and those of leaving nodes their places; nothing when none finds one. Answers what was done, and how many pods
-    /// had to leave a node.
+    /// Gives waiting pods and those of leaving nodes their places, and lets leaving nodes go that hold none; nothing when there is neither.
+    /// Answers what was done, and how many pods had to leave a node.
     pub(super) fn provision(&mut self) -> Option<(Change, usize)> {
         let leaving: FxHashSet<Arc<str>> = self.leaving();
         if leaving.is_empty() && !self.snapshot.pods.iter().any(|pod| pod.is_provisionable()) {
@@ -40,15 +40,15 @@ impl World {
         let solution = solve(&self.snapshot);
         let mut places = places(&solution.placements);
         self.launch(&solution.nodes, &mut places);
-        if places.is_empty() {
-            return None;
-        }
         let moved = |pod: &&Arc<Pod>| {
             pod.node.is_some() && places.contains_key(&pod.key) && !self.snapshot.is_virtual(&pod.key)
         };
         let evictions = self.snapshot.pods.iter().filter(moved).count();
         self.bind(&places);
         let drained = self.drained(&leaving);
+        if places.is_empty() && drained.is_empty() {
+            return None;
+        }
         self.remove(&drained);
         let (pods, removed) = (places.len(), drained.len());
         Some((Change::Provisioned { nodes: solution.nodes, pods, removed }, evictions))

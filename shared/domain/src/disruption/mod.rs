@@ -16,13 +16,13 @@ mod validity;
 mod verdict;
 mod wishes;
 
-pub use begun::{Begun, begun, replaced};
+pub use begun::{Begun, begun, overdue, replaced};
 pub use candidate::{AllowedDisruptions, allowed_disruptions};
 pub use decided::Decided;
 pub use execution::{Act, Budgets, Execution, Failure, Progress};
 pub use memory::{Memory, Origin, Resume};
 pub use plan::{Method, plan_by, plan_disruption, plan_with};
 pub use stable::{Change, Path, Step, until_stable};
-pub use validity::{Invalid, Upheld, approve, origin, uphold, validate, validate_each};
+pub use validity::{Invalid, Upheld, approve, uphold, validate, validate_each};
 pub use verdict::{Approval, Candidate, Cause, Command, DisruptionPlan, KeepReason, Verdict};
 pub use wishes::wishes;

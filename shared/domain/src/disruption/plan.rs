@@ -70,7 +70,7 @@ pub fn plan_by(snapshot: &Snapshot, memory: &Memory, method: Method) -> Disrupti
 
 /// Expiry and repair come before everything, then what forbids a disruption.
 fn first_verdict(field: &Field<'_>, entry: &Entry) -> Option<Verdict> {
-    let obstacle = || entry.obstacle(field.problem.snapshot).map(Verdict::Keep);
+    let obstacle = || entry.obstacle(field).map(Verdict::Keep);
     field.by_force(entry).map(Verdict::Delete).or_else(obstacle)
 }
 
@@ -142,7 +142,7 @@ impl Planner<'_, '_> {
                 continue;
             }
             let is_outdated = entry.outdated(self.now()).is_some();
-            let held = entry.unsettled(self.now()).or_else(|| entry.pod_obstacle(self.field.problem.snapshot));
+            let held = entry.unsettled(self.now()).or_else(|| entry.pod_obstacle(self.field));
             let verdict = match held {
                 Some(_) if is_outdated => continue,
                 Some(reason) => Verdict::Keep(reason),
@@ -231,7 +231,7 @@ impl Planner<'_, '_> {
             let entry = &self.field.entries[at];
             // one that is outdated has been looked at as such, and goes for that, unless it is held
             let outdated = || match self.held.contains_key(&at) {
-                true => entry.pod_obstacle(self.field.problem.snapshot),
+                true => entry.pod_obstacle(self.field),
                 false => entry.outdated(self.now()).map(|_| KeepReason::AfterAnother),
             };
             let reason = underutilized(self.field, entry).or_else(|| self.paused(entry, Cause::Underutilized));

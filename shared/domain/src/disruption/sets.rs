@@ -47,30 +47,30 @@ impl<'f, 'a> Search<'f, 'a> {
     }
 
     /// Looks for nodes that can go because the rest has room for all their pods. As many are looked for as that room may last for, though
-    /// one command takes only the first of them: no pod moves to a node that the next command takes.
+    /// one command takes only the first of them that budgets let go: no pod moves to a node that the next command takes.
     fn retreat(&mut self, order: &[usize]) {
         let mut count = self.room_lasts(order);
-        let mut purse = Purse::new(self.field, Cause::Underutilized);
-        let allowed: Vec<usize> = order
-            .iter()
-            .copied()
-            .take(count.min(MOST_NODES))
-            .take_while(|at| purse.spend(&self.field.entries[*at]).is_ok())
-            .collect();
-        while count > 1 && !allowed.is_empty() {
-            let members = &allowed[..allowed.len().min(count)];
-            let (set, going) = (self.entries(members), self.entries(&order[..count]));
-            if self.pay(&set).is_none() {
+        while count > 1 {
+            let members = self.allowed(&order[..count]);
+            let (set, going) = (self.entries(&members), self.entries(&order[..count]));
+            if members.is_empty() || self.pay(&set).is_none() {
                 return;
             }
             match vacate(self.field, &set, &going) {
                 Some(change) => {
-                    self.found = Some(Found { members: members.to_vec(), change });
+                    self.found = Some(Found { members, change });
                     return;
                 }
                 None => count /= 2,
             }
         }
+    }
+
+    /// The first of some candidates that budgets let go together. A pool whose budget is used up keeps those of no other.
+    fn allowed(&self, order: &[usize]) -> Vec<usize> {
+        let mut purse = Purse::new(self.field, Cause::Underutilized);
+        let allowed = order.iter().copied().filter(|at| purse.spend(&self.field.entries[*at]).is_ok());
+        allowed.take(MOST_NODES).collect()
     }
 
     /// Answers how many of the first candidates the free room of all others may hold by its sums alone: of what pods ask for, since other room

@@ -61,7 +61,7 @@ pub fn validate_each<'c>(commands: &'c [Command], snapshot: &Snapshot) -> Vec<(&
 /// Holds what a fresh look leaves of a command.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Upheld {
-    /// What still holds.
+    /// What still holds, with what it begins from now.
     pub command: Option<Command>,
     /// What the pools with policy Balanced say of that.
     pub approvals: Vec<Approval>,
@@ -71,6 +71,7 @@ pub struct Upheld {
 
 /// Checks a command as [`approve`] does, and keeps what holds of it: none of several empty nodes waits for another, so that those which may not go
 /// any more, or for which budgets have no room any more, leave the others to go (as in Karpenter). All other commands hold as a whole or not at all.
+/// What holds begins from where the cluster is by now: what was decided beside it may have come to nothing.
 pub fn uphold(command: Command, snapshot: &Snapshot) -> Upheld {
     let field = Field::new(snapshot);
     let mut upheld = Upheld::default();
@@ -82,7 +83,10 @@ pub fn uphold(command: Command, snapshot: &Snapshot) -> Upheld {
         return upheld;
     }
     match judge(&field, &command) {
-        Ok(approvals) => (upheld.command, upheld.approvals) = (Some(command), approvals),
+        Ok(approvals) => {
+            let origin = origin(&field, &command);
+            (upheld.command, upheld.approvals) = (Some(Command { origin, ..command }), approvals);
+        }
         Err(invalid) => upheld.void.push((command, invalid)),
     }
     upheld
@@ -140,13 +144,12 @@ fn judge(field: &Field<'_>, command: &Command) -> Result<Vec<Approval>, Invalid>
     }
 }
 
-/// Answers what a command begins from on a fresh snapshot: what was decided beside it may have come to nothing.
-pub fn origin(command: &Command, snapshot: &Snapshot) -> Option<Origin> {
+/// Answers what a command begins from now, if that is to be remembered of it.
+fn origin(field: &Field<'_>, command: &Command) -> Option<Origin> {
     command.origin.as_ref()?;
-    let field = Field::new(snapshot);
     let is_member =
         |entry: &&Entry| command.candidates.iter().any(|candidate| candidate.claim == entry.candidate.claim);
-    Some(Origin::of(&field, field.entries.iter().filter(is_member)))
+    Some(Origin::of(field, field.entries.iter().filter(is_member)))
 }
 
 fn speaks_against(field: &Field<'_>, entry: &Entry, cause: Cause) -> Option<KeepReason> {
@@ -159,12 +162,12 @@ fn speaks_against(field: &Field<'_>, entry: &Entry, cause: Cause) -> Option<Keep
         },
         Cause::Expiring | Cause::Empty | Cause::Drifted | Cause::Underutilized => {}
     }
-    entry.obstacle(field.problem.snapshot).or_else(|| match cause {
+    entry.obstacle(field).or_else(|| match cause {
         Cause::Expired | Cause::Unhealthy => None,
         Cause::Empty if !entry.pods.is_empty() => Some(KeepReason::NotEmpty),
-        Cause::Empty => entry.unsettled(now).or_else(|| entry.pod_obstacle(field.problem.snapshot)),
+        Cause::Empty => entry.unsettled(now).or_else(|| entry.pod_obstacle(field)),
         Cause::Drifted | Cause::Expiring => (entry.outdated(now) != Some(cause)).then_some(KeepReason::Fine),
-        Cause::Underutilized => underutilized(field, entry).or_else(|| entry.pod_obstacle(field.problem.snapshot)),
+        Cause::Underutilized => underutilized(field, entry).or_else(|| entry.pod_obstacle(field)),
     })
 }
 

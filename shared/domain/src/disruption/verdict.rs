@@ -312,7 +312,7 @@ pub enum KeepReason {
     TooLittleSaved {
         /// What would be saved per hour.
         saving: Price,
-        /// The least that is worth it.
+        /// More than this is worth it.
         least: Price,
     },
     /// Spot nodes are not replaced by cheaper spot nodes: the gate `SpotToSpotConsolidation` is off.
@@ -392,7 +392,7 @@ impl fmt::Display for KeepReason {
                 write!(f, "no cheaper node would do: it costs {price}, the cheapest other {cheapest}")
             }
             KeepReason::TooLittleSaved { saving, least } => {
-                write!(f, "moving its pods would save {saving}, less than the {least} that is worth it")
+                write!(f, "moving its pods would save {saving}, which is worth it above {least}")
             }
             KeepReason::SpotToSpotOff => f.write_str("SpotToSpotConsolidation is off"),
             KeepReason::TooFewSpotTypes { found, wanted } => {

@@ -39,7 +39,8 @@ pub(crate) fn solve_problem(problem: &Problem<'_>) -> Solution {
 pub(crate) enum Hosts<'h> {
     /// All that are open.
     All,
-    /// Those that are initialized, without some (by place in [`Problem::hosts`]): the question that consolidation asks.
+    /// Those that are initialized, without some (by place in [`Problem::hosts`], in order: there may be thousands): the question that
+    /// consolidation asks.
     ReadyWithout(&'h [usize]),
 }
 
@@ -47,13 +48,15 @@ impl Hosts<'_> {
     pub(crate) fn allow(&self, problem: &Problem<'_>, at: usize) -> bool {
         match self {
             Hosts::All => problem.hosts[at].open,
-            Hosts::ReadyWithout(gone) => problem.hosts[at].open && problem.hosts[at].initialized && !gone.contains(&at),
+            Hosts::ReadyWithout(gone) => {
+                problem.hosts[at].open && problem.hosts[at].initialized && gone.binary_search(&at).is_err()
+            }
         }
     }
 
     /// Says whether a host stays, whether or not it may take pods.
     pub(crate) fn keeps(&self, problem: &Problem<'_>, at: usize) -> bool {
-        let gone = matches!(self, Hosts::ReadyWithout(gone) if gone.contains(&at));
+        let gone = matches!(self, Hosts::ReadyWithout(gone) if gone.binary_search(&at).is_ok());
         !gone && !problem.hosts[at].host.is_leaving()
     }
 }

@@ -366,11 +366,10 @@ impl Controller<'_> {
     }
 
     fn begin(&mut self, world: &mut World, command: Command, snapshot: &Snapshot) -> Result<(), Stop> {
-        let Some(mut command) = self.decisions.uphold(command, snapshot) else { return Ok(()) };
+        let Some(command) = self.decisions.uphold(command, snapshot) else { return Ok(()) };
         if self.is_busy(&command) {
             return Ok(());
         }
-        command.origin = disruption::origin(&command, snapshot);
         super::check::budgets_allow(world, &snapshot.pools, &command);
         super::check::promises::is_renewed_one_for_one(world, &command);
         super::check::is_cheaper(world, self.prices.known(), &command);
@@ -465,8 +464,9 @@ impl Controller<'_> {
             let stuck = replacements.iter().zip(progress).filter(|(name, at)| ends(*at) && !self.has_pods(name));
             let stuck: Vec<String> = stuck.map(|(name, _)| name.clone()).collect();
             self.running.swap_remove(at);
-            self.take_back(world, &command, &replacements, forget_purpose)?;
-            return stuck.iter().try_for_each(|name| survived(delete_claim(world, name)));
+            world.given_up.extend(replacements.iter().cloned());
+            stuck.iter().try_for_each(|name| survived(delete_claim(world, name)))?;
+            return self.take_back(world, &command, &replacements, forget_purpose);
         }
         super::check::budgets_are_open(world, &pools, &command);
         let mut left = false;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
 use karp_domain::cluster::Claim;
-use karp_domain::disruption::{Begun, Cause, begun};
+use karp_domain::disruption::{Begun, Cause, begun, overdue};
 use karp_domain::scheduling::InFlightNode;
 
 use crate::disrupt::{dear, drifted, on_demand, plan};
@@ -36,8 +37,14 @@ fn a_replacement_that_was_begun_is_found_again() {
     assert_eq!(found[0].command.candidates[0].node, Some("n1".into()));
 
     assert_eq!(begun(&snapshot), [], "the replacement is not there");
+    assert!(overdue(&later).is_empty());
     later.now = snapshot.now + jiff::SignedDuration::from_mins(20);
     assert_eq!(begun(&later), [], "it was waited for long enough");
+    assert_eq!(overdue(&later), ["r1".into()], "and never started");
+    let mut started = later.clone();
+    let all = &mut Arc::make_mut(started.claims.last_mut().unwrap()).conditions;
+    conditions::set(all, conditions::INITIALIZED, ConditionStatus::True, "", "", snapshot.now);
+    assert!(overdue(&started).is_empty(), "that one is a node like others");
     later.now = snapshot.now;
     let changed = |change: fn(&mut Claim), claim: &str| {
         let mut other = later.clone();

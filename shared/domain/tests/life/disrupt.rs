@@ -486,6 +486,18 @@ fn the_more_pods_a_node_holds_the_more_must_be_saved() {
     assert!(!planned(&full).commands.is_empty());
 }
 
+/// A node of half the size saves just what a move of many pods must save more than.
+#[test]
+fn what_saves_no_more_than_the_floor_says_so() {
+    let mut objects = vec![class(), pool("default", on_demand())];
+    objects[1]["metadata"]["annotations"]["karp.sh/consolidation-floor"] = json!("100%");
+    objects.extend(node("n1", "default", "m7i.2xlarge", "us-east-1a", CapacityType::OnDemand));
+    objects.push(running("p", "n1", "3", "1Gi"));
+    let plan = plan_disruption(&snapshot(&objects, catalogue(&["m7i.2xlarge", "m7i.xlarge"])));
+    let KeepReason::TooLittleSaved { saving, least } = keep(&plan, "default-n1") else { panic!("{:?}", plan.verdicts) };
+    assert_eq!(saving, least);
+}
+
 #[test]
 fn a_set_never_takes_more_than_the_budget() {
     for (budget, most) in [("3", 3), ("10%", 2), ("0", 0)] {

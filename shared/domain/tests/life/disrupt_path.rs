@@ -15,7 +15,7 @@ use karp_domain::scheduling::solve;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::world::{TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
+use crate::world::{NOW, TYPES, catalogue, class, node, pending, pool, running, snapshot, with};
 
 /// Types of three generations and three ratios of memory to CPU, up to 16 vCPU.
 fn types() -> Vec<String> {
@@ -273,6 +273,21 @@ fn no_pod_ends_on_a_node_that_has_expired() {
     assert!(path.end.nodes.iter().all(|node| !["old", "outdated"].contains(&&*node.name)));
     assert!(path.end.pods.iter().all(|pod| pod.node.is_some()));
     assert_room(&path.end);
+}
+
+/// No pod waits, so that nothing is to be placed: the node is gone all the same, and takes of no budget any more.
+#[test]
+fn an_empty_node_that_leaves_holds_no_other_back() {
+    let disruption = json!({"consolidateAfter": "0s", "budgets": [{"nodes": "1"}]});
+    let mut objects = vec![class(), with(pool("default", on_demand()), &[("spec.disruption", disruption)])];
+    for name in ["going", "idle"] {
+        objects.extend(node(name, "default", "m7i.xlarge", "us-east-1a", CapacityType::OnDemand));
+    }
+    let claim = objects.iter_mut().find(|object| object["metadata"]["name"] == "default-going").unwrap();
+    *claim = with(claim.clone(), &[("metadata.deletionTimestamp", json!(NOW))]);
+    let path = until_stable(&read(&objects), Method::Sets);
+    assert!(path.is_stable && path.end.nodes.is_empty() && path.end.claims.is_empty(), "{:?}", path.last.verdicts);
+    assert_eq!((path.after, path.evictions()), (Price::ZERO, 0));
 }
 
 fn a_cluster() -> impl Strategy<Value = Vec<Value>> {

@@ -97,3 +97,22 @@ fn a_command_that_never_holds_keeps_no_other_waiting() {
     };
     assert_eq!((void, begun.cause, &*begun.candidates[0].claim), (1, Cause::Underutilized, "default-second"));
 }
+
+/// Each pool lets one node go at a time: one command takes one of each.
+#[test]
+fn a_budget_that_is_used_up_keeps_no_other_pool_waiting() {
+    let on_demand = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
+    let budgets = json!([{"nodes": "1"}]);
+    let mut objects = vec![class()];
+    for (name, kind) in [("dear", "m7i.8xlarge"), ("cheap", "m7i.2xlarge")] {
+        objects.push(with(pool(name, on_demand.clone()), &[("spec.disruption.budgets", budgets.clone())]));
+        for host in [format!("{name}-1"), format!("{name}-2")] {
+            objects.extend(node(&host, name, kind, "us-east-1a", CapacityType::OnDemand));
+            objects.push(running(&format!("p-{host}"), &host, "200m", "64Mi"));
+        }
+    }
+    let plan = plan_with(&world::snapshot(&objects, catalogue(TYPES)), &Memory::default());
+    let [command] = &plan.commands[..] else { panic!("{:?}", plan.commands) };
+    let pools: Vec<&str> = command.candidates.iter().map(|candidate| &*candidate.pool).collect();
+    assert_eq!((command.cause, pools, command.replacements.len()), (Cause::Underutilized, vec!["dear", "cheap"], 0));
+}

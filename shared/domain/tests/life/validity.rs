@@ -127,12 +127,17 @@ fn of_empty_nodes_those_go_that_still_may() {
 /// What moves pods holds as a whole or not at all.
 #[test]
 fn of_a_command_that_moves_pods_nothing_is_left_out() {
+    let (_, elsewhere) = plan(&two("m7i.2xlarge", &[("p", "500m")]));
     let objects = two("m7i.2xlarge", &[("p", "1")]);
     let (snapshot, plan) = plan(&objects);
     let command = &plan.commands[0];
     assert_eq!(command.cause, Cause::Underutilized);
     assert_eq!(uphold(command.clone(), &snapshot).command.as_ref(), Some(command));
     assert_eq!(command.clone().apart(), std::slice::from_ref(command));
+    // it begins from what is there by now, wherever it was planned
+    let planned = Command { origin: elsewhere.commands[0].origin.clone(), ..command.clone() };
+    assert!(planned.origin.is_some() && planned.origin != command.origin);
+    assert_eq!(uphold(planned, &snapshot).command.as_ref(), Some(command));
     let mut gone = snapshot;
     gone.claims.clear();
     let upheld = uphold(command.clone(), &gone);
