@@ -1,6 +1,7 @@
 //! Whole lives of clusters under a seed: nothing is lost, budgets and limits hold, and the world heals when faults stop.
 
 mod rules;
+mod volumes;
 mod world;
 
 use std::panic::catch_unwind;
@@ -659,6 +660,9 @@ fn live(seed: u64) {
     let faults = if seed / 2 % 4 == 3 { late } else { faults };
     // the prices of every other one are some minutes old
     let faults = Faults { prices_age_seconds: if seed / 16 % 2 == 1 { 300 } else { 0 }, ..faults };
+    // the pods of a workload of every fifth one have volumes, some of which never leave their nodes
+    let has_volumes = seed.is_multiple_of(5);
+    let faults = Faults { leaks_permille: if has_volumes { 50 } else { 0 }, ..faults };
     // pods of every other one ask something of each other, but for those whose nodes fall ill
     let asks = match seed / 32 % 4 {
         2 if seed % 8 != 4 => Asks { spread: true, apart: false },
@@ -703,6 +707,7 @@ fn live(seed: u64) {
         7 => (bounded, 40, Faults { never_joins_permille: 30, conflicts_permille: 30, pause_permille: 2, ..faults }),
         _ => (plain, 40, faults),
     };
+    let world = if has_volumes { world.with_volumes("web") } else { world };
     // every tenth one is watched for half an hour when it has come to rest, the others for five minutes
     let world = if seed.is_multiple_of(10) { world.resting(HALF_AN_HOUR) } else { world };
     play_in(world, seed, minutes, faults);

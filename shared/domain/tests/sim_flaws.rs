@@ -8,6 +8,8 @@ mod counted;
 mod flapping;
 #[path = "flaws/promises.rs"]
 mod promises;
+#[path = "flaws/volumes.rs"]
+mod volumes;
 mod warned;
 mod world;
 

@@ -6,6 +6,7 @@ mod drift;
 pub(super) mod flapping;
 pub(super) mod promises;
 mod traces;
+pub(super) mod volumes;
 pub(super) mod warnings;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use super::world::{is_ready, is_tainted};
 use super::{Violation, World};
 use crate::api::{NodeClaim, labels};
 use crate::catalogue::{Catalogue, Offering, Price, RankedOffering, Unavailable};
-use crate::cluster::{Budget, Node, PodKey, Pool, Readiness, Share, Window, blocking};
+use crate::cluster::{Budget, Node, Pod, PodKey, Pool, Readiness, Share, Window, blocking};
 use crate::disruption::{Budgets, Candidate, Cause, Command};
 use crate::fleet::REFUSED_WAIT;
 use crate::lease::RENEW_DEADLINE;
@@ -73,6 +74,9 @@ pub(super) struct Watch {
     tainted: BTreeMap<String, Timestamp>,
     /// Static pools that have too many nodes, and since when.
     surplus: BTreeMap<Arc<str>, Timestamp>,
+    /// Nodes that only volumes hold, and since when; the longest time for which one was held so.
+    detaching: BTreeMap<String, Timestamp>,
+    pub(super) held: SignedDuration,
 }
 
 /// S-8: what replaces nodes that could be cheaper is cheaper by the prices that are known when it begins, whichever of its offerings is launched.
@@ -277,6 +281,7 @@ impl Watch {
         self.recalls_end(world);
         self.recalled_nodes_are_closed(world);
         self.taints_have_a_reason(world);
+        self.volumes_hold_no_node_for_long(world);
     }
 
     /// S-1: each live instance has a claim, or will not live long.
@@ -378,8 +383,8 @@ impl Watch {
     }
 
     /// S-7: when faults have stopped everything finds its place, and then nothing is written but for nodes that come of age. S-11: no taint is
-    /// left behind. What waits for a pod that asks to be left alone, or that its budget never lets go, all pods being ready, waits rightly, and so
-    /// does a pod while no pool may have another node.
+    /// left behind. What waits for a pod that asks to be left alone, or that its budget never lets go, all pods being ready, or for a volume, waits
+    /// rightly, and so does a pod while no pool may have another node.
     pub(super) fn at_the_end(&mut self, world: &World, quiet: bool) {
         let full = promises::no_pool_may_grow(world);
         for pod in world.pods.values().filter(|pod| !(pod.ready || full && pod.node.is_none())) {
@@ -388,9 +393,11 @@ impl Watch {
         let budgets = world.budgets();
         let held = |node: &str| {
             let mut pods = world.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
-            pods.any(|pod| {
+            let stays = |pod: &Pod| {
                 pod.deletes_at.is_none() && (pod.is_protected(world.now) || blocking(&budgets, pod).is_some())
-            })
+            };
+            // for how long a leaked one does is watched all the time
+            pods.any(stays) || world.volumes.attached_to(node).any(|(_, attachment)| attachment.leaked)
         };
         let just_asked = |metadata: &ObjectMeta| {
             let asked = metadata.deletion_timestamp.as_ref().map(|time| time.0);

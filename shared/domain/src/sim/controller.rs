@@ -58,6 +58,8 @@ pub(super) struct Controller<'d> {
     /// The replacements of commands that an earlier process began, as this one saw them when it looked; nothing before that.
     found: Option<BTreeSet<Arc<str>>>,
     pub(super) answers: BTreeMap<String, Answers>,
+    /// Since when nodes have been drained, by instance; their claims say so too.
+    pub(super) drained: BTreeMap<String, Timestamp>,
     pub(super) batches: BTreeMap<String, Known>,
     /// UIDs of claims for which nothing more can turn up: EC2 refused all that was asked for them, or what it launched was found.
     pub(super) settled: BTreeSet<String>,
@@ -85,6 +87,7 @@ impl<'d> Controller<'d> {
             running: Vec::new(),
             found: None,
             answers: BTreeMap::new(),
+            drained: BTreeMap::new(),
             batches: BTreeMap::new(),
             settled: BTreeSet::new(),
         }

@@ -173,6 +173,11 @@ pub trait Decisions {
         eviction::asks_for_pods(false, deadline, now)
     }
 
+    /// Answers until when the volumes of a drained node are waited for: [`eviction::detached_by`].
+    fn detached_by(&self, drained: Timestamp, deadline: Option<Timestamp>) -> Timestamp {
+        eviction::detached_by(drained, deadline)
+    }
+
     /// Answers what comes next of a claim that was found left over: [`lifecycle::confirm`].
     fn confirm<'c>(&self, claim: Option<&'c NodeClaim>, node: Option<Option<&core::Node>>) -> Suspicion<'c> {
         lifecycle::confirm(claim, node)

@@ -16,13 +16,33 @@ use super::world::{World, is_ready};
 use super::writes::{Stop, ask, call, taint, wrote};
 use crate::api::{NodeClaim, conditions};
 use crate::cluster::Pod;
-use crate::eviction::{self, Answer, Drain};
+use crate::eviction::{self, Answer, Drain, Wait};
 use crate::lifecycle::launch::{Doubt, batch, was_tried};
 use crate::lifecycle::{self, provider_id};
 use crate::pace::THROTTLED_WAIT;
 
 /// Pause between questions whether an instance is gone.
 const INSTANCE_PAUSE: Duration = Duration::from_secs(2);
+
+/// A node that is to go.
+#[derive(Clone, Copy)]
+pub(super) struct Leaving<'n> {
+    pub(super) name: &'n str,
+    /// Its instance.
+    pub(super) id: &'n str,
+    pub(super) claim: Option<&'n NodeClaim>,
+    /// When it was asked to go.
+    since: Timestamp,
+    /// When it has to be gone.
+    pub(super) deadline: Option<Timestamp>,
+}
+
+/// By when the node of a claim has to be gone that was asked to go at `since`: counted from the deletion of the claim, as it is written there.
+fn deadline(claim: &NodeClaim, since: Timestamp) -> Option<Timestamp> {
+    let asked = claim.metadata.deletion_timestamp.as_ref().map_or(since, |time| time.0);
+    let granted = claim.spec.grace().map(|grace| asked.saturating_add(grace).unwrap_or(Timestamp::MAX));
+    granted.into_iter().chain(lifecycle::drained_by(claim)).min()
+}
 
 impl Controller<'_> {
     pub(super) fn end_claim(
@@ -149,40 +169,12 @@ impl Controller<'_> {
         let claim = self.view.claims().values().find(|claim| provider_id(claim) == Some(&id)).cloned();
         taint(world, name, true)?;
         let there = world.instances.contains_key(&id);
-        let mut until = None;
+        let deadline = claim.as_ref().and_then(|claim| deadline(claim, since));
+        let mut drained = None;
         if there || is_ready(&node) {
-            let on_it = |pod: &&Pod| pod.node.as_deref() == Some(name);
-            let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on_it).cloned().map(Arc::new).collect();
-            let grace = claim.as_ref().and_then(|claim| claim.spec.grace());
-            // counted from the deletion of the claim, as it is written there
-            let asked = claim.as_ref().and_then(|claim| claim.metadata.deletion_timestamp.as_ref());
-            let asked = asked.map_or(since, |time| time.0);
-            let granted = grace.map(|grace| asked.saturating_add(grace).unwrap_or(Timestamp::MAX));
-            let deadline = granted.into_iter().chain(claim.as_ref().and_then(lifecycle::drained_by)).min();
-            until = deadline;
-            let answers = self.answers.entry(id.clone()).or_default();
-            let step = self.decisions.drain(&Drain { pods: &pods, since, deadline, answers }, world.clock());
-            if step == eviction::Step::Drained && self.decisions.asks_for_pods(deadline, world.clock()) {
-                ask(world)?;
-                let pods: Vec<Arc<Pod>> = world.pods.values().filter(on_it).cloned().map(Arc::new).collect();
-                let drain = Drain { pods: &pods, since, deadline, answers };
-                if self.decisions.drain(&drain, world.clock()) != eviction::Step::Drained {
-                    return Ok(());
-                }
-            }
-            if let eviction::Step::Wait(wait) = step {
-                for target in &wait.evict {
-                    ask(world)?;
-                    let answer = world.evict(&self.decisions.eviction(target));
-                    let done = answer == Answer::Done;
-                    answers.note(&target.uid, answer, world.clock());
-                    if done { wrote(world)? } else { call(world)? }
-                }
-                for forced in &wait.delete {
-                    ask(world)?;
-                    world.force(&forced.pod, &forced.uid, forced.grace_seconds, deadline);
-                    wrote(world)?;
-                }
+            let leaving = Leaving { name, id: &id, claim: claim.as_ref(), since, deadline };
+            drained = self.drain(world, &leaving)?;
+            if drained.is_none() {
                 return Ok(());
             }
         }
@@ -192,13 +184,81 @@ impl Controller<'_> {
         let launched = claim.as_ref().and_then(|claim| lifecycle::since(claim, conditions::LAUNCHED)).or(joined);
         let gone = self.end_instance(world, &id, launched);
         if alive && !world.is_alive(&id) {
-            world.ended_drained(&id, name, until);
+            world.ended_drained(&id, name, deadline);
+            if let Some(drained) = drained {
+                check::volumes::ended_detached(world, name, drained, deadline);
+            }
         }
         if gone? {
             ask(world)?;
             world.nodes.remove(name);
+            self.drained.remove(&id);
             wrote(world)?;
         }
         Ok(())
+    }
+
+    /// Takes a drain one step further; answers since when the node has been drained, once its instance may end.
+    fn drain(&mut self, world: &mut World, leaving: &Leaving<'_>) -> Result<Option<Timestamp>, Stop> {
+        let Leaving { name, id, since, deadline, .. } = *leaving;
+        let on_it = |pod: &&Pod| pod.node.as_deref() == Some(name);
+        let pods: Vec<Arc<Pod>> = self.view.pods().values().filter(on_it).cloned().map(Arc::new).collect();
+        let answers = self.answers.entry(id.to_owned()).or_default();
+        let step = self.decisions.drain(&Drain { pods: &pods, since, deadline, answers }, world.clock());
+        let known = self.is_drained(leaving);
+        if let eviction::Step::Wait(wait) = step {
+            self.empty(world, leaving, &wait)?;
+            if known {
+                self.drains_again(world, leaving)?;
+            }
+            return Ok(None);
+        }
+        if !known && self.has_unseen(world, leaving)? {
+            return Ok(None);
+        }
+        // without volumes nothing is asked of them, nor written
+        if !world.volumes.are_used() {
+            return Ok(Some(world.clock()));
+        }
+        let drained = self.drained_at(world, leaving)?;
+        if !self.detached(world, leaving, drained)? {
+            return Ok(None);
+        }
+        if known && self.has_unseen(world, leaving)? {
+            return self.drains_again(world, leaving).map(|()| None);
+        }
+        Ok(Some(drained))
+    }
+
+    /// Evicts and deletes the pods of a node whose turn it is.
+    fn empty(&mut self, world: &mut World, leaving: &Leaving<'_>, wait: &Wait) -> Result<(), Stop> {
+        let answers = self.answers.entry(leaving.id.to_owned()).or_default();
+        for target in &wait.evict {
+            ask(world)?;
+            let answer = world.evict(&self.decisions.eviction(target));
+            let done = answer == Answer::Done;
+            answers.note(&target.uid, answer, world.clock());
+            if done { wrote(world)? } else { call(world)? }
+        }
+        for forced in &wait.delete {
+            ask(world)?;
+            world.force(&forced.pod, &forced.uid, forced.grace_seconds, leaving.deadline);
+            wrote(world)?;
+        }
+        Ok(())
+    }
+
+    /// Asks the API server whether there is a pod that has to go first and that the watch does not show.
+    fn has_unseen(&mut self, world: &mut World, leaving: &Leaving<'_>) -> Result<bool, Stop> {
+        let Leaving { name, id, since, deadline, .. } = *leaving;
+        if !self.decisions.asks_for_pods(deadline, world.clock()) {
+            return Ok(false);
+        }
+        ask(world)?;
+        let on_it = |pod: &&Pod| pod.node.as_deref() == Some(name);
+        let pods: Vec<Arc<Pod>> = world.pods.values().filter(on_it).cloned().map(Arc::new).collect();
+        let answers = self.answers.entry(id.to_owned()).or_default();
+        let drain = Drain { pods: &pods, since, deadline, answers };
+        Ok(self.decisions.drain(&drain, world.clock()) != eviction::Step::Drained)
     }
 }

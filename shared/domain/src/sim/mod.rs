@@ -20,6 +20,7 @@ mod replica;
 mod rules;
 mod scheduler;
 mod turns;
+mod volumes;
 mod warnings;
 mod watch;
 mod world;
@@ -111,6 +112,8 @@ pub struct Faults {
     pub conflicts_permille: u32,
     /// A pod that is to end does not, in a second: something holds it.
     pub clings_permille: u32,
+    /// The attachment of a volume whose pod has gone is left behind until its node has gone, each time.
+    pub leaks_permille: u32,
     /// The API server goes away, in a second: for up to 4 min.
     pub away_permille: u32,
     /// The API server does not answer a request, which it has carried out half of the time.
@@ -203,6 +206,12 @@ pub struct Report {
     pub rebudgeted: u32,
     /// Messages that were deleted from the queue.
     pub messages: u32,
+    /// Attachments of volumes that were left behind.
+    pub leaked: u32,
+    /// For how many seconds pods waited for their volumes to leave other nodes, all together.
+    pub awaited: u32,
+    /// The longest time for which a node that was to go, and had no pods any more, had volumes.
+    pub held: SignedDuration,
     /// How long it took until all pods ran, since faults were over and the API server was there again; none if they never did.
     pub healed: Option<SignedDuration>,
     /// Nodes at the end.
@@ -297,5 +306,6 @@ pub fn run_with(decisions: &dyn Decisions, scenario: &Scenario, mut world: World
     (report.repriced, report.stays, report.healed) = (world.repriced, world.stays, world.healed);
     (report.batches, report.edits, report.rebudgeted) = (world.batches, world.edits, world.rebudgeted);
     (report.throttled, report.refused) = (world.account.throttled, world.refused.count);
+    (report.leaked, report.awaited, report.held) = (world.volumes.leaked, world.volumes.awaited, watch.held);
     report
 }

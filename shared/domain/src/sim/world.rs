@@ -20,6 +20,7 @@ use super::drift::stamp;
 use super::queue::Queue;
 use super::random::Random;
 use super::refusal::Refused;
+use super::volumes::Volumes;
 use super::watch::Past;
 use super::{Faults, Skew, Violation};
 use crate::api::NodeClaim;
@@ -125,6 +126,7 @@ pub struct World {
     /// The pool of each node for which a command began, as it was seen then; times that a pool's budgets were changed.
     pub(super) promised: BTreeMap<String, Arc<Pool>>,
     pub(super) rebudgeted: u32,
+    pub(super) volumes: Volumes,
     /// New pods take the names of those that are gone.
     lasting_names: bool,
     /// The run ends when this invariant breaks.
@@ -211,6 +213,7 @@ impl World {
 
     pub(super) fn begin(&mut self, seed: u64) {
         self.random = Random::new(seed);
+        self.volumes.begin(seed);
         self.start = self.now;
         self.note();
     }
@@ -237,6 +240,7 @@ impl World {
         if !away {
             self.join();
             self.kubelets();
+            self.detach();
             self.controllers();
             self.schedule();
         }
@@ -299,7 +303,7 @@ impl World {
         }
     }
 
-    /// Pods end when their grace is over, at once when their node is gone; others on a ready node run.
+    /// Pods end when their grace is over, at once when their node is gone; others on a ready node run, when their volumes are attached.
     fn kubelets(&mut self) {
         let now = self.now;
         let alive: BTreeMap<&str, bool> =
@@ -313,7 +317,8 @@ impl World {
             Some(Some(false)) => true,
         });
         for pod in self.pods.values_mut() {
-            let runs = pod.node.as_deref().is_some_and(|node| alive.get(node) == Some(&true));
+            let bound = pod.node.as_deref().is_some_and(|node| alive.get(node) == Some(&true));
+            let runs = bound && self.volumes.admit(pod);
             pod.ready = runs && pod.deletes_at.is_none();
             if runs && pod.phase == Phase::Pending {
                 (pod.phase, pod.started) = (Phase::Running, Some(now));
@@ -329,6 +334,10 @@ impl World {
                 self.workloads[at].replicas = self.random.below(most + 1);
             }
             let (wanted, template) = (self.workloads[at].replicas, self.workloads[at].pod.clone());
+            if self.volumes.has(&template) {
+                self.keep_ordinals(&template, wanted, self.workloads[at].most);
+                continue;
+            }
             let own = |pod: &Pod| pod.labels == template.labels && pod.deletes_at.is_none();
             let present: Vec<PodKey> = self.pods.values().filter(|pod| own(pod)).map(|pod| pod.key.clone()).collect();
             for key in present.iter().skip(wanted) {
@@ -337,14 +346,21 @@ impl World {
                 }
             }
             for _ in present.len()..wanted {
-                self.count += 1;
-                let uid = format!("{}-{}", template.key.name, self.count);
+                let uid = self.new_uid(&template.key);
                 let key = self.new_key(&template.key, &uid);
-                let pod =
-                    Pod { key: key.clone(), uid: uid.as_str().into(), created: Some(self.now), ..template.clone() };
-                self.pods.insert(key, pod);
+                self.add_pod(&template, key, &uid);
             }
         }
+    }
+
+    pub(super) fn add_pod(&mut self, template: &Pod, key: PodKey, uid: &str) {
+        let pod = Pod { key: key.clone(), uid: uid.into(), created: Some(self.now), ..template.clone() };
+        self.pods.insert(key, pod);
+    }
+
+    pub(super) fn new_uid(&mut self, workload: &PodKey) -> String {
+        self.count += 1;
+        format!("{}-{}", workload.name, self.count)
     }
 
     /// The key of a workload's new pod: one that no pod ever had, or the first that is free.
