@@ -32,6 +32,8 @@ use crate::reconcile::{self, Context, Plans};
 
 /// What has begun may take this long to end; the kubelet's default patience is 30 s.
 const SHUTDOWN: Duration = Duration::from_secs(20);
+/// The same after a controller has failed: the next process is not to wait longer for the lease than until it expires.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Where a pod finds the name of its namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 /// Threads for the controllers: they wait more than they work, and each costs memory.
@@ -164,14 +166,18 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
     };
     // the lease is kept meanwhile: another would take it else, and no replica would ever come to its work
     let context = tokio::select! {
-        context = set_up => context?,
+        context = set_up => match context {
+            Ok(context) => context,
+            Err(error) => {
+                release(election).await;
+                return Err(error);
+            }
+        },
         lost = hold(&mut election, &stop) => {
             if lost {
                 end_at_once();
             }
-            if let Some(election) = election {
-                election.release().await;
-            }
+            release(election).await;
             return Ok(ExitCode::SUCCESS);
         }
     };
@@ -190,30 +196,40 @@ async fn control(options: Options) -> anyhow::Result<ExitCode> {
         Ended::LostLease => end_at_once(),
         Ended::Task(done) => {
             stop.cancel();
+            wind_down(tasks, election, AFTER_FAILURE).await;
             done.context("a controller failed")?;
             anyhow::bail!("a controller ended by itself");
         }
         Ended::Told => {
             tracing::info!("stopping");
-            // the lease is kept meanwhile: what has begun may still have to be written
-            let forever = CancellationToken::new();
-            let drained = tokio::time::timeout(SHUTDOWN, async {
-                tokio::select! {
-                    () = async { while tasks.join_next().await.is_some() {} } => {}
-                    _ = hold(&mut election, &forever) => {}
-                }
-            });
-            let drained = drained.await;
-            if drained.is_err() {
-                tracing::warn!("some work did not end in time");
-                tasks.abort_all();
-            }
-            if let Some(election) = election {
-                election.release().await;
-            }
+            wind_down(tasks, election, SHUTDOWN).await;
             tracing::info!("stopped");
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+/// Lets what has begun come to its end within `limit`, and gives the lease up. It is kept until then: what has begun may still have to be written.
+async fn wind_down(mut tasks: JoinSet<()>, mut election: Option<Election>, limit: Duration) {
+    let forever = CancellationToken::new();
+    let drained = tokio::time::timeout(limit, async {
+        tokio::select! {
+            () = async { while tasks.join_next().await.is_some() {} } => {}
+            _ = hold(&mut election, &forever) => {}
+        }
+    });
+    let drained = drained.await;
+    if drained.is_err() {
+        tracing::warn!("some work did not end in time");
+        tasks.abort_all();
+    }
+    release(election).await;
+}
+
+/// Lets another lead.
+async fn release(election: Option<Election>) {
+    if let Some(election) = election {
+        election.release().await;
     }
 }
 

@@ -21,6 +21,7 @@ use crate::cloud::KEPT;
 use crate::files::{Found, Objects, Origin, Redact, has_ended};
 use crate::observe::unread::Guarded;
 use crate::ops::calls;
+use crate::ops::leader::Fence;
 
 /// Objects asked for at once, as kubectl does.
 const PAGE: u32 = 500;
@@ -39,7 +40,7 @@ impl Cluster {
     /// # Errors
     /// When there is no cluster to ask, or it does not answer.
     pub fn objects(&self) -> anyhow::Result<Objects> {
-        runtime()?.block_on(async { objects(&Client::try_from(self.config().await?)?).await })
+        runtime()?.block_on(async { objects(&client(self.config().await?)?).await })
     }
 
     /// Says how the cluster is reached.
@@ -49,6 +50,15 @@ impl Cluster {
     pub async fn config(&self) -> anyhow::Result<Config> {
         calls::way(self.context.as_deref()).await
     }
+}
+
+/// Makes a client that writes nothing. No answer is waited for without end, and what is refused for now is tried again for half a minute: kube's
+/// own retries sleep for minutes, without a word.
+///
+/// # Errors
+/// When the configuration makes no client.
+pub fn client(config: Config) -> kube::Result<Client> {
+    calls::client(config, &Fence::shut())
 }
 
 /// Makes the runtime on which a subcommand asks.

@@ -11,6 +11,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::files::{self, BadInput, Found, Objects, Offered, Unready};
+use crate::observe;
 use crate::options::{FeatureGates, MinValuesPolicy, PreferencePolicy};
 
 /// How an answer is written.
@@ -95,6 +96,9 @@ pub struct Attached {
     pub volume: String,
     /// The PersistentVolumeClaim that it is bound to.
     pub claim: Option<String>,
+    /// Other nodes can have it at the same time.
+    #[serde(skip)]
+    pub shared: bool,
 }
 
 impl World {
@@ -196,9 +200,10 @@ impl Question {
             // one that a pod names without a PersistentVolume
             let volume = volume.unwrap_or_else(|| found.object.name_any());
             let of = self.objects.volumes.iter().find(|known| known.object.name_any() == volume);
+            let shared = of.is_some_and(|found| observe::is_shared(&found.object));
             let claim = of.and_then(|found| found.object.spec.as_ref()?.claim_ref.clone());
             let claim = claim.and_then(|claim| Some(format!("{}/{}", claim.namespace?, claim.name?)));
-            Attached { volume, claim }
+            Attached { volume, claim, shared }
         };
         let mut attached: Vec<Attached> = self.objects.attachments.iter().filter(on_it).map(named).collect();
         attached.sort();

@@ -86,6 +86,14 @@ pub struct Volumes {
     pub nodes: Store<CSINode>,
 }
 
+/// Says whether a volume can be attached to several nodes: pods elsewhere need not wait until it has left one.
+pub fn is_shared(volume: &PersistentVolume) -> bool {
+    let modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
+    // one that may also be written by one node alone may be attached so
+    let many = |mode: &String| mode == "ReadWriteMany" || mode == "ReadOnlyMany";
+    modes.is_some_and(|modes| !modes.is_empty() && modes.iter().all(many))
+}
+
 impl Volumes {
     fn start(feed: &watch::Feed) -> Self {
         Self {

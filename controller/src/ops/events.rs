@@ -15,7 +15,7 @@ const QUIET: Duration = Duration::from_secs(120);
 /// A pod's scheduling failure is said again after this long (Karpenter: 5 min), and so is why its pools have nothing for it.
 const QUIET_FAILED_SCHEDULING: Duration = Duration::from_secs(300);
 /// Unconsolidatable is said again after this long (Karpenter: 15 min), and so is
-/// what lasts: on a pod, on a node that is short of something, or on one that has hours to drain.
+/// what lasts: on a pod, on a node that must stay or is short of something, or on one that has hours to drain.
 const QUIET_UNCONSOLIDATABLE: Duration = Duration::from_secs(900);
 /// So many pods are told at once where they go, and then one every so often, as Karpenter does: thousands come at a time.
 const NOMINATIONS: Rate = Rate { every: Duration::from_millis(200), burst: 10 };
@@ -79,6 +79,7 @@ impl Reason {
         match self {
             Self::FailedScheduling | Self::NoCompatibleInstanceTypes => QUIET_FAILED_SCHEDULING,
             Self::Unconsolidatable
+            | Self::DisruptionBlocked
             | Self::NodeRepairBlocked
             | Self::TerminationGracePeriodExpiring
             | Self::FailedConsistencyCheck
@@ -183,7 +184,7 @@ impl Events {
     fn may_tell(&self, reason: Reason) -> bool {
         let bucket = match reason {
             Reason::Nominated => &self.nominations,
-            Reason::Unconsolidatable => &self.stays,
+            Reason::Unconsolidatable | Reason::DisruptionBlocked => &self.stays,
             _ => return true,
         };
         let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -276,6 +277,18 @@ mod tests {
         }
         let post = |note: &str| (http::Method::POST, Some(note.to_owned()));
         assert_eq!(*told.lock().expect("free"), [post("no room"), post("no type")], "the third was said a moment ago");
+    }
+
+    #[tokio::test]
+    async fn why_nodes_stay_is_told_of_so_many_at_once() {
+        let service =
+            tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::from(Vec::new()))) });
+        let client = Client::new(service, "default");
+        for reason in [Reason::Unconsolidatable, Reason::DisruptionBlocked] {
+            let events = Events::new(client.clone(), None);
+            let told = (0..1000).filter(|_| events.may_tell(reason)).count();
+            assert!((60..100).contains(&told), "{reason:?}: {told}");
+        }
     }
 
     #[test]

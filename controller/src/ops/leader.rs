@@ -232,23 +232,38 @@ impl Election {
         if !leads {
             return;
         }
+        match tokio::time::timeout(RELEASE, self.give_up()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "could not release the lease; it expires by itself"),
+            Err(_) => tracing::warn!("releasing the lease took too long; it expires by itself"),
+        }
+    }
+
+    /// Frees the lease as it was seen last. A renewal whose answer nobody waited for any more may have been written since: then as it is now, unless
+    /// another holds it.
+    async fn give_up(&self) -> kube::Result<()> {
+        match self.free(self.version.clone()).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            done => return done,
+        }
+        let lease = self.leases().get(&self.name).await?;
+        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
+        if holder != self.elector.claim(jiff::Timestamp::now()).holder_identity.as_deref() {
+            return Ok(());
+        }
+        self.free(lease.resource_version()).await
+    }
+
+    /// Writes that nobody holds the lease, if it is still of this version.
+    async fn free(&self, version: Option<String>) -> kube::Result<()> {
         let spec = LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),
             ..self.elector.claim(jiff::Timestamp::now())
         };
-        let metadata = ObjectMeta {
-            name: Some(self.name.clone()),
-            resource_version: self.version.clone(),
-            ..ObjectMeta::default()
-        };
+        let metadata = ObjectMeta { name: Some(self.name.clone()), resource_version: version, ..ObjectMeta::default() };
         let lease = Lease { metadata, spec: Some(spec) };
-        let (leases, params) = (self.leases(), PostParams::default());
-        match tokio::time::timeout(RELEASE, leases.replace(&self.name, &params, &lease)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "could not release the lease; it expires by itself"),
-            Err(_) => tracing::warn!("releasing the lease took too long; it expires by itself"),
-        }
+        self.leases().replace(&self.name, &PostParams::default(), &lease).await.map(drop)
     }
 }
 
@@ -267,17 +282,19 @@ fn trouble(error: &kube::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::sync::Mutex;
 
     use http::Response;
     use karp_kube::rbac::LEASE;
     use kube::client::Body;
+    use serde_json::json;
 
     use super::*;
 
     #[test]
     fn a_lease_of_another_name_or_namespace_needs_rights_of_its_own() {
         let answer = |code: u16| {
-            let status = serde_json::json!({ "code": code, "message": "no", "reason": "" });
+            let status = json!({ "code": code, "message": "no", "reason": "" });
             kube::Error::Api(serde_json::from_value(status).expect("a status"))
         };
         assert_eq!(trouble(&answer(500)), "cannot use the lease, trying again");
@@ -315,6 +332,55 @@ mod tests {
         assert!(election.renew_once().await.expect("an answer") && fence.check().is_ok());
         tokio::time::timeout(3 * RELEASE, election.release()).await.expect("it goes on without the answer");
         assert_eq!((writes.load(Ordering::SeqCst), fence.check()), (1, Err(NotLeading)));
+    }
+
+    /// A lease of two writers: each write needs the version of the last one.
+    async fn released_after(meanwhile: &'static str) -> (Option<String>, usize) {
+        let shared = Arc::new(Mutex::new((None::<Lease>, 0)));
+        let state = shared.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let state = state.clone();
+            async move {
+                let method = request.method().clone();
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let mut state = state.lock().expect("nobody panicked");
+                let (known, writes) = &mut *state;
+                let version = known.as_ref().and_then(ResourceExt::resource_version);
+                let mut refusal = (method == Method::GET && known.is_none()).then_some((404_u16, "NotFound"));
+                if method != Method::GET {
+                    let mut new: Lease = serde_json::from_slice(&body).expect("a lease");
+                    *writes += 1;
+                    if new.metadata.resource_version == version {
+                        new.metadata.resource_version = Some(format!("v{writes}"));
+                        *known = Some(new);
+                    } else {
+                        refusal = Some((409, "Conflict"));
+                    }
+                }
+                let (code, answer) = match refusal {
+                    Some((code, reason)) => (code, json!({ "code": code, "reason": reason }).to_string()),
+                    None => (200, serde_json::to_string(&*known).expect("a lease")),
+                };
+                let answer = Response::builder().status(code).body(Body::from(answer.into_bytes()));
+                Ok::<_, Infallible>(answer.expect("a response"))
+            }
+        });
+        let client = Client::new(service, "default");
+        let mut election = Election::new(client, "karp".to_owned(), LEASE.to_owned(), "me".to_owned(), Fence::shut());
+        assert!(election.renew_once().await.expect("an answer"));
+        if let (Some(lease), _) = &mut *shared.lock().expect("nobody panicked") {
+            lease.metadata.resource_version = Some("later".to_owned());
+            lease.spec.get_or_insert_default().holder_identity = Some(meanwhile.to_owned());
+        }
+        election.release().await;
+        let (lease, writes) = shared.lock().expect("nobody panicked").clone();
+        (lease.and_then(|lease| lease.spec?.holder_identity), writes)
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_was_under_way_does_not_keep_the_lease() {
+        assert_eq!(released_after("me").await, (Some(String::new()), 3));
+        assert_eq!(released_after("another").await, (Some("another".to_owned()), 2), "who holds it by now keeps it");
     }
 
     #[test]

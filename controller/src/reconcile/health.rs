@@ -15,10 +15,18 @@ use super::node_claim;
 
 /// Remembers by pool whether its nodes join.
 #[derive(Default)]
-pub struct Health(Mutex<BTreeMap<String, Registrations>>);
+pub struct Health(Mutex<BTreeMap<String, Known>>);
+
+/// What is known of the pool of a name.
+#[derive(Default)]
+struct Known {
+    /// Which pool that is, once it was looked at.
+    uid: Option<String>,
+    launches: Registrations,
+}
 
 impl Health {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Registrations>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -26,7 +34,7 @@ impl Health {
     pub fn note(&self, claim: &NodeClaim, outcome: Outcome, now: Timestamp) {
         let pool = node_claim::pool_of(claim);
         if !pool.is_empty() {
-            self.lock().entry(pool).or_default().note(outcome, Outcome::tried(claim, now), now);
+            self.lock().entry(pool).or_default().launches.note(outcome, Outcome::tried(claim, now), now);
         }
     }
 
@@ -35,15 +43,22 @@ impl Health {
         self.lock().remove(pool);
     }
 
-    /// Sets the condition that tells whether a pool's nodes join. What an earlier process told is believed at first.
+    /// Sets the condition that tells whether a pool's nodes join. What an earlier process told is believed at first; nothing is held against a pool that
+    /// another of its name did.
     pub fn tell(&self, pool: &NodePool, class_generation: i64, all: &mut Vec<Condition>, now: Timestamp) {
         let kind = conditions::NODE_REGISTRATION_HEALTHY;
         let told = conditions::get(all, kind).filter(|condition| condition.status == ConditionStatus::False);
         let before = told.map(|condition| condition.last_transition_time);
-        let mut pools = self.lock();
-        let known = pools
-            .entry(pool.name_any())
-            .or_insert_with(|| before.map(Registrations::unhealthy_since).unwrap_or_default());
+        let (mut pools, name) = (self.lock(), pool.name_any());
+        if pools.get(&name).is_some_and(|known| known.uid.is_some() && known.uid != pool.metadata.uid) {
+            pools.remove(&name);
+        }
+        let known = pools.entry(name).or_insert_with(|| Known {
+            uid: None,
+            launches: before.map(Registrations::unhealthy_since).unwrap_or_default(),
+        });
+        known.uid.clone_from(&pool.metadata.uid);
+        let known = &mut known.launches;
         known.made_from(pool.metadata.generation.unwrap_or_default(), class_generation);
         match known.health() {
             Verdict::Unknown => conditions::set(
@@ -67,7 +82,7 @@ impl Health {
             .claims
             .iter()
             .filter(|claim| claim.pool.as_deref() == Some(pool) && !claim.is_registered() && claim.deleting.is_none());
-        self.lock().get(pool).map_or(Allowance::All, |known| known.allowance(joining.count(), snapshot.now))
+        self.lock().get(pool).map_or(Allowance::All, |known| known.launches.allowance(joining.count(), snapshot.now))
     }
 
     /// Closes the pools that may launch nothing now: their pods go to other pools, or wait.
@@ -176,6 +191,23 @@ mod tests {
         assert_eq!(admitted(&health, &trial, after(61)), ["q", "q"]);
         health.note(&claim(), Outcome::Joined, after(90));
         assert_eq!(admitted(&health, &[], after(90)), ["p", "q", "p", "p", "q"]);
+    }
+
+    /// Somebody took its finalizer away, deleted it and made another.
+    #[test]
+    fn a_pool_begins_anew_whatever_another_of_its_name_did() {
+        let (health, now) = (Health::default(), Timestamp::UNIX_EPOCH);
+        let of = |uid: &str| {
+            let mut one = pool("p");
+            one.metadata.uid = Some(uid.to_owned());
+            one
+        };
+        health.tell(&of("old"), 1, &mut Vec::new(), now);
+        (0..2).for_each(|_| health.note(&claim(), Outcome::Missing, now));
+        health.tell(&of("old"), 1, &mut Vec::new(), now);
+        assert_eq!(open(&health, &[], now), ["q"]);
+        health.tell(&of("new"), 1, &mut Vec::new(), now);
+        assert_eq!(open(&health, &[], now), ["p", "q"]);
     }
 
     #[test]

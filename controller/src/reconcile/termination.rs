@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::{join, join_all};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use karp_domain::api::conditions::{self, ConditionStatus};
 use karp_domain::api::{NodeClaim, labels};
@@ -26,7 +26,7 @@ use super::batch::{Seat, seat};
 use super::driver::{AT_ONCE, Driver};
 use super::{Context, Error, doubt, node_claim, protection, registration};
 use crate::effect::{self, Eviction};
-use crate::observe::{Change, Volumes};
+use crate::observe::{self, Change, Volumes};
 use crate::ops::events::Reason;
 use crate::ops::metrics::{CodeLabels, PoolLabels, PoolZoneLabels, ReasonLabels, TerminatedLabels, ZoneLabels};
 
@@ -392,8 +392,9 @@ async fn detached(
         return Ok(true);
     }
     let stay = stay(&context.stores.pods.to_drain(&name), &context.stores.volumes, now);
-    let is_shared =
-        |volume: &str| context.stores.volumes.volumes.get(&ObjectRef::new(volume)).is_some_and(|it| shared(&it));
+    let is_shared = |volume: &str| {
+        context.stores.volumes.volumes.get(&ObjectRef::new(volume)).is_some_and(|it| observe::is_shared(&it))
+    };
     Ok(here.all(|volume| volume.is_some_and(|volume| stay.contains(volume) || is_shared(volume))))
 }
 
@@ -404,14 +405,6 @@ fn stay(pods: &[Arc<Pod>], volumes: &Volumes, now: Timestamp) -> BTreeSet<String
         claim.spec.as_ref()?.volume_name.clone()
     };
     eviction::kept_claims(pods, now).filter_map(volume).collect()
-}
-
-/// Says whether a volume can be attached to several nodes: pods elsewhere need not wait until it has left this one.
-fn shared(volume: &PersistentVolume) -> bool {
-    let modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
-    // one that may also be written by one node alone may be attached so
-    let many = |mode: &String| mode == "ReadWriteMany" || mode == "ReadOnlyMany";
-    modes.is_some_and(|modes| !modes.is_empty() && modes.iter().all(many))
 }
 
 /// Takes a claim that was asked to end one step further.
@@ -462,10 +455,18 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
     if !instances.is_empty() {
         told = mark(Some(claim), context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
     }
+    let mut failed = Ok(());
     for id in &instances {
-        let asked = context.cloud.terminate(id).await.inspect_err(|_| count_failure(claim, context));
-        gone &= asked?.is_over(launched, Timestamp::now());
+        // one that EC2 does not end must not keep the others
+        match context.cloud.terminate(id).await {
+            Ok(ending) => gone &= ending.is_over(launched, Timestamp::now()),
+            Err(error) => {
+                count_failure(claim, context);
+                failed = Err(error);
+            }
+        }
     }
+    failed?;
     if !gone {
         return Ok(Action::requeue(INSTANCE_PAUSE));
     }

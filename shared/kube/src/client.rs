@@ -1,5 +1,6 @@
 //! Clients of the API server, from whatever the caller has to reach it.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,8 +41,8 @@ pub struct Choice {
     pub user: Option<String>,
 }
 
-/// An API server and credentials for it.
-#[derive(Clone, Debug, Default)]
+/// An API server and credentials for it. Its `Debug` tells no secrets.
+#[derive(Clone, Default)]
 pub struct Server {
     pub host: String,
     /// PEM in base64, as EKS and kubeconfigs give it.
@@ -54,6 +55,19 @@ pub struct Server {
     /// PEM in base64.
     pub client_key_data: Option<String>,
     pub exec: Option<ExecConfig>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // a plugin's arguments and variables may be secret too
+        let plugin = self.exec.as_ref().and_then(|exec| exec.command.as_ref());
+        f.debug_struct("Server")
+            .field("host", &self.host)
+            .field("insecure", &self.insecure)
+            .field("tls_server_name", &self.tls_server_name)
+            .field("exec", &plugin)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why no client could be made.
@@ -144,6 +158,21 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+
+    #[test]
+    fn what_is_told_of_a_server_has_no_secrets() {
+        let secret = || Some("hunter2".to_owned());
+        let exec = ExecConfig {
+            command: Some("aws".to_owned()),
+            args: Some(vec!["hunter2".to_owned()]),
+            ..ExecConfig::default()
+        };
+        let (token, client_key_data) = (secret(), secret());
+        let server =
+            Server { host: "https://api".to_owned(), token, client_key_data, exec: Some(exec), ..Server::default() };
+        let told = format!("{:?}", Connection::Server(Box::new(server)));
+        assert!(told.contains("https://api") && told.contains("aws") && !told.contains("hunter2"), "{told}");
+    }
 
     #[tokio::test]
     async fn an_api_server_that_takes_a_call_and_does_not_answer_is_not_waited_for_without_end() {

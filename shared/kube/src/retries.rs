@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use http::{Request, Response};
+use kube::client::Body;
 use kube::client::retry::RetryPolicy;
-use tower::retry::RetryLayer;
+use tokio::time::{Instant, Sleep, sleep};
+use tower::BoxError;
+use tower::retry::{Policy, RetryLayer};
 
 /// The first pause; each is about twice the last one.
 const FIRST: Duration = Duration::from_millis(5);
@@ -11,25 +15,54 @@ const FIRST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_secs(5);
 /// So many tries after the first take half a minute in all.
 const TIMES: u32 = 15;
+/// No pause is longer, whatever the API server asks for, or a proxy before it.
+const LONGEST_ASKED: Duration = Duration::from_secs(30);
+/// All pauses of a call together are no longer. Those that nobody asks for are below it by themselves.
+const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Makes what tries refusals that pass (429, 503, 504) again, for half a minute, and not before the answer's `Retry-After`.
+/// Makes what tries refusals that pass (429, 503, 504) again, for half a minute, and not before the answer's `Retry-After`, unless that is further
+/// away than anybody waits here.
 #[must_use]
-pub fn retries() -> RetryLayer<RetryPolicy> {
+pub fn retries() -> RetryLayer<Retries> {
     RetryLayer::new(policy())
 }
 
-fn policy() -> RetryPolicy {
+fn policy() -> Retries {
     // it refuses only a first pause that is longer than the longest
-    RetryPolicy::new(FIRST, LONGEST, TIMES, true).unwrap_or_default()
+    let kubes = RetryPolicy::new(FIRST, LONGEST, TIMES, true).unwrap_or_default();
+    Retries { kubes, waited: Duration::ZERO }
+}
+
+/// kube's policy, for as long as one may wait.
+#[derive(Clone)]
+pub struct Retries {
+    kubes: RetryPolicy,
+    /// All pauses of this call until now.
+    waited: Duration,
+}
+
+impl<Res> Policy<Request<Body>, Response<Res>, BoxError> for Retries {
+    type Future = Sleep;
+
+    fn retry(&mut self, request: &mut Request<Body>, answer: &mut Result<Response<Res>, BoxError>) -> Option<Sleep> {
+        let pause = self.kubes.retry(request, answer)?;
+        let asked = pause.deadline().saturating_duration_since(Instant::now());
+        let waits = asked.min(LONGEST_ASKED);
+        self.waited += waits;
+        if self.waited > PATIENCE {
+            return None;
+        }
+        Some(if asked > LONGEST_ASKED { sleep(LONGEST_ASKED) } else { pause })
+    }
+
+    fn clone_request(&mut self, request: &Request<Body>) -> Option<Request<Body>> {
+        <RetryPolicy as Policy<Request<Body>, Response<Res>, BoxError>>::clone_request(&mut self.kubes, request)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use http::{Request, Response, StatusCode};
-    use kube::client::Body;
-    use tokio::time::Instant;
-    use tower::BoxError;
-    use tower::retry::Policy;
+    use http::StatusCode;
 
     use super::*;
 
@@ -63,5 +96,14 @@ mod tests {
     async fn the_api_server_is_left_alone_for_as_long_as_it_asks() {
         let all = pauses(Some("7"));
         assert!(all.iter().all(|pause| (7..9).contains(&pause.as_secs())), "{all:?}");
+        assert_eq!(all.len(), 5, "and for no longer than half a minute in all");
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_an_hour_is_asked_again_after_half_a_minute() {
+        for asked in ["31", "60", "3600", "18446744073709"] {
+            let all = pauses(Some(asked));
+            assert!(matches!(all[..], [only] if (29..31).contains(&only.as_secs())), "{asked}: {all:?}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What holds a node that is on its way out: its pods, then its volumes, then its instance.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ pub struct Draining {
     waits_for: WaitsFor,
     pods: Vec<Remaining>,
     /// Attached to it.
-    volumes: Vec<Attached>,
+    volumes: Vec<Volume>,
     /// Until when they are waited for, known once the pods are gone, and whether that is yet to come.
     volumes_until: Option<Timestamp>,
     volumes_waited_for: bool,
@@ -37,6 +38,27 @@ enum WaitsFor {
     Pods,
     Volumes,
     Instance,
+}
+
+/// A volume that is still attached.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Volume {
+    #[serde(flatten)]
+    attached: Attached,
+    /// Why it is not waited for, if it never is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exempt: Option<Exempt>,
+}
+
+/// Why a volume is never waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Exempt {
+    /// Other nodes can have it at the same time.
+    Shared,
+    /// Its pod stays until the node's end.
+    Stays,
 }
 
 /// A pod that is still there.
@@ -67,14 +89,18 @@ impl Draining {
         let pods: Vec<Arc<Pod>> = snapshot.pods.iter().filter(here).cloned().collect();
         let drain = Drain { pods: &pods, since, deadline, answers: &Answers::default() };
         let held = eviction::holds(&drain, &snapshot.budgets, snapshot.now);
+        let kept: BTreeSet<String> =
+            eviction::kept_claims(&pods, snapshot.now).map(|claim| claim.to_string()).collect();
         let pods: Vec<Remaining> = held.into_iter().map(Remaining::from).collect();
-        let volumes = name.map(attached).unwrap_or_default();
+        let volumes = name.map(attached).unwrap_or_default().into_iter();
+        let volumes: Vec<Volume> =
+            volumes.map(|attached| Volume { exempt: exempt(&attached, &kept), attached }).collect();
         let drained = claim.and_then(|claim| claim.since(conditions::DRAINED));
         let volumes_until = drained.map(|drained| eviction::detached_by(drained, deadline));
         let volumes_waited_for = volumes_until.is_none_or(|until| snapshot.now < until);
         let waits_for = if pods.iter().any(|pod| pod.waited_for) {
             WaitsFor::Pods
-        } else if !volumes.is_empty() && volumes_waited_for {
+        } else if volumes_waited_for && volumes.iter().any(|volume| volume.exempt.is_none()) {
             WaitsFor::Volumes
         } else {
             WaitsFor::Instance
@@ -101,17 +127,25 @@ impl Draining {
                 None => writeln!(out)?,
             }
         }
-        for Attached { volume, claim } in &self.volumes {
+        for Volume { attached: Attached { volume, claim, .. }, exempt } in &self.volumes {
             let of = claim.as_ref().map_or_else(String::new, |claim| format!(" of claim {claim}"));
             write!(out, "  volume {volume}{of}: still attached, ")?;
-            match self.volumes_until {
-                None => writeln!(out, "waited for until {:#} after its pods are gone", eviction::DETACH_LIMIT)?,
-                Some(until) if self.volumes_waited_for => writeln!(out, "waited for until {until}")?,
-                Some(until) => writeln!(out, "not waited for since {until}")?,
+            match (*exempt, self.volumes_until) {
+                (Some(Exempt::Shared), _) => writeln!(out, "not waited for: other nodes can have it at the same time")?,
+                (Some(Exempt::Stays), _) => writeln!(out, "not waited for: its pod stays until the end")?,
+                (None, None) => writeln!(out, "waited for until {:#} after its pods are gone", eviction::DETACH_LIMIT)?,
+                (None, Some(until)) if self.volumes_waited_for => writeln!(out, "waited for until {until}")?,
+                (None, Some(until)) => writeln!(out, "not waited for since {until}")?,
             }
         }
         Ok(())
     }
+}
+
+/// Says why a volume is never waited for, by the claims of pods that stay.
+fn exempt(volume: &Attached, kept: &BTreeSet<String>) -> Option<Exempt> {
+    let stays = volume.claim.as_ref().is_some_and(|claim| kept.contains(claim));
+    if volume.shared { Some(Exempt::Shared) } else { stays.then_some(Exempt::Stays) }
 }
 
 impl From<Held> for Remaining {
@@ -123,5 +157,20 @@ impl From<Held> for Remaining {
             why: held.why,
             forced_at: held.forced_at,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_are_waited_for_that_pods_elsewhere_may_need() {
+        let kept = BTreeSet::from(["default/stays".to_owned()]);
+        let of = |claim: Option<&str>, shared: bool| {
+            exempt(&Attached { volume: "pv".to_owned(), claim: claim.map(str::to_owned), shared }, &kept)
+        };
+        assert_eq!([of(None, false), of(Some("default/goes"), false)], [None, None]);
+        assert_eq!([of(Some("default/stays"), false), of(None, true)], [Some(Exempt::Stays), Some(Exempt::Shared)]);
     }
 }

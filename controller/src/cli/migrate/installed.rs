@@ -158,26 +158,31 @@ fn container(deployment: &Json) -> Option<&Json> {
     containers(deployment).find(|one| one["name"] == "controller").or_else(|| containers(deployment).next())
 }
 
-/// Gives a setting, as Karpenter takes it: by its flag, or else by its variable.
+/// Gives a setting, as Karpenter takes it: by its flag, or else by its variable. A flag that is an empty text says that there is none.
 fn setting(deployment: &Json, name: &str) -> Option<String> {
     let flag = name.to_ascii_lowercase().replace('_', "-");
-    let given = containers(deployment).find_map(|container| argument(container, &flag));
+    let usual = SETTINGS.iter().find(|(known, ..)| *known == name).map_or("", |(_, _, usual)| *usual);
+    if let Some(given) = containers(deployment).find_map(|container| argument(container, &flag, usual)) {
+        return Some(given).filter(|given| !given.is_empty());
+    }
     let env = containers(deployment).filter_map(|container| container["env"].as_array()).flatten();
     let mut values = env.filter(|one| one["name"] == name).filter_map(|one| one["value"].as_str());
-    given.or_else(|| values.find(|value| !value.is_empty()).map(str::to_owned))
+    values.find(|value| !value.is_empty()).map(str::to_owned)
 }
 
 /// Gives what a container's arguments say for a flag, as Go reads them: one or two dashes, the value behind `=` or as the next word; the last
-/// one counts, and a flag alone is true. One that refers to a variable, as `$(CLUSTER_NAME)` does, says nothing by itself.
-fn argument(container: &Json, flag: &str) -> Option<String> {
+/// one counts, and a flag alone is true, as one of a truth value is whatever the next word. One that refers to a variable, as `$(CLUSTER_NAME)` does,
+/// says nothing by itself. By what is `usual` it is known what the value is: only a text may be empty.
+fn argument(container: &Json, flag: &str, usual: &str) -> Option<String> {
     let words = ["command", "args"].into_iter().filter_map(|field| container[field].as_array()).flatten();
     let words: Vec<&str> = words.filter_map(Json::as_str).collect();
     let last = words.iter().enumerate().rev().find_map(|(at, word)| {
         let value = match word.strip_prefix("--").or_else(|| word.strip_prefix('-'))?.strip_prefix(flag)? {
+            "" if matches!(usual, "true" | "false") => "true",
             "" => words.get(at + 1).copied().filter(|next| !next.starts_with('-')).unwrap_or("true"),
             rest => rest.strip_prefix('=')?,
         };
-        (!value.is_empty()).then_some(value)
+        (usual.is_empty() || !value.is_empty()).then_some(value)
     });
     last.filter(|value| !value.contains("$(")).map(str::to_owned)
 }
@@ -247,7 +252,11 @@ fn texts(map: &Json) -> Vec<(String, Value)> {
 
 /// Writes a setting as what its default is: a truth value, a number or a text.
 fn typed(text: &str, usual: &str) -> Value {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    // as HCL reads it, which wants digits on both sides of the dot; a text does for it as well
+    let is_number = |text: &str| {
+        let ends = text.starts_with('.') || text.ends_with('.');
+        !ends && text.parse::<f64>().is_ok() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+    };
     match flag::parse(text) {
         Some(on) if matches!(usual, "true" | "false") => Value::Bare(on.to_string()),
         _ if is_number(usual) && is_number(text) => Value::Bare(text.to_owned()),
@@ -379,6 +388,19 @@ mod tests {
     }
 
     #[test]
+    fn flags_are_read_as_go_reads_them() {
+        let told = found(|spec| {
+            let container = &mut spec["template"]["spec"]["containers"][0];
+            container["env"][1]["value"] = json!("queue");
+            container["args"] =
+                json!(["--interruption-queue=", "--cluster-name", "other", "--disable-dry-run", "false"]);
+        });
+        assert_eq!((told.cluster.as_deref(), told.queue), (Some("other"), None), "an empty one overrides its variable");
+        let dry_run = told.settings.iter().find(|(one, _)| *one == "settings.disable_dry_run");
+        assert_eq!(dry_run.map(|(_, value)| value.inline()).as_deref(), Some("true"), "the next word is none of it");
+    }
+
+    #[test]
     fn a_flag_that_refers_to_a_variable_is_what_the_variable_says() {
         let told = found(|spec| {
             spec["template"]["spec"]["containers"][0]["args"] = json!([
@@ -419,6 +441,16 @@ mod tests {
             assert_eq!(default, [usual], "{name}");
             let attribute = attribute.trim_start_matches("settings.");
             assert!(page.contains(&format!("- `{attribute}` (")), "{attribute} is no attribute");
+        }
+    }
+
+    #[test]
+    fn a_number_is_bare_where_hcl_can_read_it() {
+        for number in ["0.05", "2"] {
+            assert_eq!(typed(number, "0.075"), Value::Bare(number.to_owned()));
+        }
+        for other in [".05", "5.", "1.2.3", "1e-2", "all"] {
+            assert_eq!(typed(other, "0.075"), Value::text(other));
         }
     }
 

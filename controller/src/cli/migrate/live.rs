@@ -5,7 +5,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client};
 use serde_json::{Value as Json, json};
 
-use super::super::live::{Cluster, runtime};
+use super::super::live::{self, Cluster, runtime};
 use super::installed;
 use super::objects::of_cluster;
 use crate::files::Manifest;
@@ -50,7 +50,7 @@ const PODS: [&str; 3] = ["", "spec/template/", "spec/jobTemplate/spec/template/"
 /// # Errors
 /// When there is no cluster to ask, or it does not answer.
 pub fn manifests(cluster: &Cluster) -> anyhow::Result<Vec<Manifest>> {
-    runtime()?.block_on(async { read(&Client::try_from(cluster.config().await?)?).await })
+    runtime()?.block_on(async { read(&live::client(cluster.config().await?)?).await })
 }
 
 async fn read(client: &Client) -> anyhow::Result<Vec<Manifest>> {

@@ -203,7 +203,15 @@ fn controller(installed: &Installed) -> Block {
         block,
         "is taken over with force_conflicts = true alone. Affinity, topology spread, priority class, budget, ServiceMonitor,",
     );
-    let mut block = note(block, "volumes and what else its values say of the pods is not looked at.");
+    let block = note(block, "volumes and what else its values say of the pods is not looked at.");
+    let block = note(
+        block,
+        "Karpenter must not be taken away by `helm uninstall` then: it deletes by name, also the ClusterRoles that are karp's by now, without",
+    );
+    let mut block = note(
+        block,
+        "which karp does nothing. docs/guides/moving-to-karp.md says what to delete in its place (step 5).",
+    );
     block = subject(block, installed);
     if installed.uses_irsa() {
         block = block.set("controller_role_arn", bare("karp_controller_role.this.arn"));

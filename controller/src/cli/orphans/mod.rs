@@ -13,13 +13,14 @@ use k8s_openapi::api::core::v1::Node;
 use karp_aws::{Clients, Error, Settings, instance_profiles, leftovers};
 use karp_domain::api::{Ec2NodeClass, NodeClaim};
 use karp_domain::orphans::{Known, Left, What, Why};
-use kube::{Client, Resource};
+use kube::Resource;
 
 use self::report::{Orphan, Report};
 use self::whose::Named;
 use super::live::{self, Cluster};
 use super::text;
 use super::world::Output;
+use crate::observe::unread::{Broken, Guarded};
 use crate::options::go_duration;
 
 /// The exit code when there are orphans.
@@ -93,9 +94,9 @@ async fn find(options: &Options) -> anyhow::Result<Report> {
 /// Asks the cluster what it knows, and makes sure that it is the one of that name in AWS.
 async fn asked(aws: &Clients, name: &str, cluster: &Cluster, there: &[Left]) -> anyhow::Result<Known> {
     let config = cluster.config().await.context("there is no cluster to ask; where it is gone, say --cluster-gone")?;
-    let client = Client::try_from(config.clone())?;
-    let claims = listed(live::every::<NodeClaim, _>(&client, |claim| claim).await)?;
-    let classes = listed(live::every::<Ec2NodeClass, _>(&client, |class| class).await)?;
+    let client = live::client(config.clone())?;
+    let claims = listed(live::every(&client, by_name::<NodeClaim>).await)?;
+    let classes = listed(live::every(&client, by_name::<Ec2NodeClass>).await)?;
     let nodes = live::every(&client, |node: Node| node.spec.and_then(|spec| spec.provider_id)).await;
     let nodes = nodes.context("nodes cannot be listed, so nothing is known of orphans")?;
     let known = Known::new(&claims, &classes, nodes.into_iter().flatten());
@@ -104,6 +105,19 @@ async fn asked(aws: &Clients, name: &str, cluster: &Cluster, there: &[Left]) -> 
         whose::same(aws, name, &config).await?;
     }
     Ok(known)
+}
+
+/// Gives an object; of one that the API server admits and that cannot be read, what can be, and at the least its name and uid: it accounts for
+/// what was made for it all the same.
+fn by_name<K: Resource + Default>(one: Guarded<K>) -> K {
+    one.0.unwrap_or_else(|broken| {
+        let Broken { unread, stand_in } = *broken;
+        stand_in.unwrap_or_else(|| {
+            let mut bare = K::default();
+            bare.meta_mut().clone_from(&unread.metadata);
+            bare
+        })
+    })
 }
 
 /// Names the kind that cannot be listed; a cluster that does not know it may be another one.
@@ -154,4 +168,30 @@ fn failed(what: &str, error: &Error) -> anyhow::Error {
         _ => "; run it again",
     };
     anyhow::anyhow!("{what}, so nothing is known of orphans: {error}{advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_json::json;
+
+    use super::*;
+
+    fn odd<T: DeserializeOwned>(name: &str) -> T {
+        let object = json!({ "metadata": { "name": name, "uid": format!("{name}-uid") }, "spec": 1 });
+        serde_json::from_value(object).expect("its metadata is all right")
+    }
+
+    #[test]
+    fn what_cannot_be_read_accounts_for_what_was_made_for_it() {
+        let known =
+            Known::new(&[by_name::<NodeClaim>(odd("c"))], &[by_name::<Ec2NodeClass>(odd("n"))], Vec::<String>::new());
+        let instance = |of: &str| Left { claim: Some(of.to_owned()), ..Left::new(What::Instances, "i-1") };
+        assert_eq!(instance("c").orphaned(Some(&known)), None);
+        assert!(instance("d").orphaned(Some(&known)).is_some(), "there is no such claim");
+        for (what, of) in [(What::LaunchTemplates, "n"), (What::InstanceProfiles, "n-uid")] {
+            let left = Left { node_class: Some(of.to_owned()), ..Left::new(what, "x") };
+            assert_eq!(left.orphaned(Some(&known)), None);
+        }
+    }
 }

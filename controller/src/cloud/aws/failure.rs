@@ -10,6 +10,8 @@ use crate::cloud::{CloudError, LaunchError};
 
 /// Karpenter's word for an image of another account that is not shared with this one.
 pub const IMAGE_NOT_SHARED: &str = "AMIAuthorizationFailure";
+/// Karpenter's word for an image that is not there.
+pub const IMAGE_NOT_FOUND: &str = "AMINotFound";
 
 impl From<Error> for CloudError {
     fn from(error: Error) -> Self {
@@ -62,7 +64,7 @@ fn by_code(code: &str, message: &str) -> Option<&'static str> {
             "SecurityGroupSubnetVPCMismatch"
         }
         _ if code.starts_with("InvalidLaunchTemplate") => "LaunchTemplateNotFound",
-        "InvalidAMIID.NotFound" | "InvalidAMIID.Unavailable" => "AMINotFound",
+        "InvalidAMIID.NotFound" | "InvalidAMIID.Unavailable" => IMAGE_NOT_FOUND,
         _ if code.starts_with("InvalidAMIID") => "InvalidAMIID",
         _ if code.starts_with("UserData") || says("User data is limited") => "UserDataSizeLimitExceeded",
         "RequestLimitExceeded" | "Client.RequestLimitExceeded" => "RequestLimitExceeded",

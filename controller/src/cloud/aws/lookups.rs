@@ -37,16 +37,24 @@ where
     where
         F: Future<Output = Result<A, Error>>,
     {
-        if let Some((asked, answer)) = self.answers.get(class)
-            && asked == *question
-        {
+        if let Some(answer) = self.known(class, question) {
             return Ok(answer);
         }
         let answer = ask().await?;
         if whole(&answer) {
-            self.answers.insert(class.to_owned(), (question.clone(), answer.clone()));
+            self.note(class, question, answer.clone());
         }
         Ok(answer)
+    }
+
+    /// Returns the remembered answer to the same question.
+    pub fn known(&self, class: &str, question: &Q) -> Option<A> {
+        self.answers.get(class).filter(|(asked, _)| asked == question).map(|(_, answer)| answer)
+    }
+
+    /// Remembers an answer.
+    pub fn note(&self, class: &str, question: &Q, answer: A) {
+        self.answers.insert(class.to_owned(), (question.clone(), answer));
     }
 
     /// Forgets a class.
@@ -83,5 +91,8 @@ mod tests {
         lookups.forget("a");
         assert_eq!(ask("a", 2, vec![6]).await, [6]);
         assert_eq!(calls.get(), 5);
+        lookups.note("b", &3, vec![4]);
+        assert_eq!(["a", "b", "c"].map(|class| lookups.known(class, &3)), [None, Some(vec![4]), None]);
+        assert_eq!(lookups.known("b", &2), None);
     }
 }

@@ -68,6 +68,7 @@ use profile::Profiles;
 use reservations::Reservations;
 pub use reservations::offered;
 use templates::Templates;
+use validation::Unseen;
 
 /// How long the cluster's description is good: its version changes with an upgrade, nothing else does.
 const CLUSTER_LIFETIME: Duration = Duration::from_secs(300);
@@ -106,6 +107,8 @@ pub struct Aws {
     reservations: Option<Reservations>,
     /// Answers to dry runs, by template, type and subnet.
     validated: Lookups<(String, String, String), Option<Problem>>,
+    /// What dry runs did not find for longer, by the same.
+    unseen: Lookups<(String, String, String), Unseen>,
     dry_runs: bool,
     /// Bytes of user data as rendered last, by class.
     user_data: Mutex<BTreeMap<String, usize>>,
@@ -155,6 +158,7 @@ impl Aws {
                 .enabled("ReservedCapacity")
                 .then(|| Reservations::new(options.reservation_poll)),
             validated: Lookups::new(validation::LIFETIME),
+            unseen: Lookups::new(validation::UNSEEN_FOR_LONG),
             user_data: Mutex::default(),
             dry_runs: !options.disable_dry_run,
             reserved_enis: options.reserved_enis,
@@ -436,6 +440,7 @@ impl CloudProvider for Aws {
         self.placements.forget(&name);
         self.reservations.iter().for_each(|reservations| reservations.forget(&name));
         self.validated.forget(&name);
+        self.unseen.forget(&name);
         self.user_data.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
         let (count, profiles) = both(templates, profiles)?;
         tracing::info!(EC2NodeClass.name = name, count, profiles, "deleted launch templates and instance profiles");

@@ -17,7 +17,7 @@ use super::fresh::Fresh;
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// After a renewal of which a part failed the next one waits this long.
 const RETRY: Duration = Duration::from_secs(60);
-/// The same where AWS refused that part: somebody must give the right first, or has a moment ago, and IAM has not spread it yet.
+/// The same where AWS refused that part again: somebody must give the right first.
 const REFUSED: Duration = Duration::from_secs(15 * 60);
 /// How long the first look may take where nothing was kept, since all plans wait for it: a region's some 1,400 types are 15 pages of the price
 /// list and 9 of the spot history, at about a second each.
@@ -112,8 +112,7 @@ impl Source {
             store.write(&found).await;
         }
         let only_refused = (good || refused.0) && (also_good || refused.1);
-        let failed = if limit.is_some() { Duration::ZERO } else { RETRY };
-        let wait = if only_refused { REFUSED } else { failed };
+        let wait = pause(only_refused, limit.is_some());
         *self.locked() = Last { prices: Some(found.clone()), again: (!whole).then_some(wait) };
         found
     }
@@ -131,6 +130,16 @@ async fn within<T>(limit: Option<Duration>, answer: impl Future<Output = Result<
         let message = format!("no whole answer within {limit:?}");
         Err(Error::Unreachable { action: "reading prices", message })
     })
+}
+
+/// Returns how long the next look waits after one of which a part failed. What is refused at the first may be allowed in a moment: a fresh
+/// installation's rights are not known everywhere yet, and until then all prices are estimates.
+fn pause(only_refused: bool, first: bool) -> Duration {
+    match (only_refused, first) {
+        (false, true) => Duration::ZERO,
+        (true, true) | (false, false) => RETRY,
+        (true, false) => REFUSED,
+    }
 }
 
 /// Says whether an answer stays as it is until somebody changes rights. Credentials that AWS does not take may be good in a moment, unless EC2
@@ -202,6 +211,12 @@ mod tests {
         let cut = |status| Err(Error::NotImplemented { action: "pricing:GetProducts", status });
         assert!(!is_refused::<u8>(&cut(500), true) && is_refused::<u8>(&cut(403), true));
         assert!(!is_refused(&Ok(1), true), "nothing is refused");
+    }
+
+    #[test]
+    fn rights_that_were_given_a_moment_ago_are_tried_soon() {
+        assert_eq!((pause(true, true), pause(true, false)), (RETRY, REFUSED));
+        assert_eq!((pause(false, true), pause(false, false)), (Duration::ZERO, RETRY));
     }
 
     #[tokio::test]

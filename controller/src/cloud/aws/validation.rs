@@ -22,14 +22,21 @@ pub const LIFETIME: Duration = Duration::from_secs(1800);
 const PROPAGATION: Duration = Duration::from_secs(5);
 /// What a dry run did not find is looked for again so soon: it may have been made a moment ago, or be gone since it was looked up.
 const UNSEEN: Duration = Duration::from_secs(10);
-/// What is not found for long is looked for this seldom.
-const UNSEEN_FOR_LONG: Duration = Duration::from_secs(300);
+/// What is not found for long is looked for this seldom, as long as the class comes to the same.
+pub const UNSEEN_FOR_LONG: Duration = Duration::from_secs(300);
 /// Families of types that are asked for before a missing right is held against a class: a policy may bar one and no other.
 pub(super) const FAMILIES: usize = 3;
 /// Karpenter's word for a missing right to run instances.
 const NO_RIGHT_TO_RUN: &str = "RunInstancesAuthCheckFailed";
 /// The pool that dry runs are tagged with: the controller's policy wants some.
 const NO_POOL: &str = "karp-validation";
+
+/// Something that a dry run did not find, and when it is looked for again: the class itself is looked at more often.
+#[derive(Clone, Debug)]
+pub struct Unseen {
+    problem: Problem,
+    until: Timestamp,
+}
 
 fn problem(reason: &str, message: impl Into<String>) -> Problem {
     Problem { condition: conditions::VALIDATION_SUCCEEDED, reason: reason.to_owned(), message: message.into() }
@@ -121,10 +128,16 @@ async fn rights(
     let Some((_, instance_type)) = launches.first() else { return Ok(()) };
     let asked: Vec<String> = launches.iter().map(|(spec, kind)| format!("{} {kind}", spec.name())).collect();
     let question = (asked.join(","), instance_type.clone(), subnet.id.clone());
+    let (name, now) = (class.name_any(), Timestamp::now());
+    if let Some(unseen) = aws.unseen.known(&name, &question).filter(|unseen| now < unseen.until) {
+        resolved.problems.push(unseen.problem);
+        look_again(resolved, Duration::try_from(unseen.until.duration_since(now)).unwrap_or_default());
+        return Ok(());
+    }
     let answer = aws
         .validated
         .get(
-            &class.name_any(),
+            &name,
             &question,
             |_| true,
             || async {
@@ -141,20 +154,34 @@ async fn rights(
         Err(error) if is_unknown_profile(&error) => {
             aws.profiles.doubt(class);
             resolved.problems.push(problem("InstanceProfileNotFound", error.to_string()));
-            resolved.look_again = Some(PROPAGATION);
+            look_again(resolved, PROPAGATION);
         }
         Err(error) if error.is_not_found() => {
-            let name = class.name_any();
             aws.subnets.forget(&name);
             aws.groups.forget(&name);
             aws.images.forget(&name);
             aws.placements.forget(&name);
-            resolved.problems.push(problem(failure::reason(&error), error.to_string()));
-            resolved.look_again = Some(unseen_for(class, Timestamp::now()));
+            let reason = failure::reason(&error);
+            if reason == failure::IMAGE_NOT_FOUND {
+                // a public parameter is remembered for a day, and its image may have been withdrawn
+                let images: Vec<&str> = resolved.amis.iter().map(|image| image.id.as_str()).collect();
+                aws.parameters.forget(&images);
+            }
+            let (missing, wait) = (problem(reason, error.to_string()), unseen_for(class, now));
+            if wait > UNSEEN {
+                aws.unseen.note(&name, &question, Unseen { problem: missing.clone(), until: now + wait });
+            }
+            resolved.problems.push(missing);
+            look_again(resolved, wait);
         }
         Err(error) => return Err(error.into()),
     }
     Ok(())
+}
+
+/// Asks for another look, so soon at the latest.
+fn look_again(resolved: &mut Resolved, wait: Duration) {
+    resolved.look_again = Some(resolved.look_again.map_or(wait, |known| known.min(wait)));
 }
 
 /// How long until what was not found is looked for again: as long as the class has not been valid, within bounds.
