@@ -161,14 +161,14 @@ fn given(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-/// Says whether a text or an object is given, whatever the apply tells of what is unknown.
+/// Says whether a text, a list or an object is given, whatever the apply tells of what is unknown.
 fn says(value: &Value) -> bool {
     value.is_known() && may_say(value)
 }
 
-/// Says whether a text or an object is given, or may be: what is unknown may turn out to be null.
+/// Says whether a text, a list or an object is given, or may be: what is unknown may turn out to be null.
 fn may_say(value: &Value) -> bool {
-    !value.is_null() && value.as_str() != Some("")
+    !value.is_null() && value.as_str() != Some("") && *value != Value::List(Vec::new())
 }
 
 /// Answers from the environment of this process.

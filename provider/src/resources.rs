@@ -42,7 +42,7 @@ use std::sync::Arc;
 use tfplugin::Resource;
 
 pub use custom_object::failure;
-pub use node_claims::listed;
+pub use node_claims::{listed, listed_raw};
 pub use node_class_schema::{ami_selector_terms, attributes as node_class_attributes};
 pub use node_pool_schema::{
     disruption as node_pool_disruption, requirements as node_pool_requirements, template as node_pool_template,

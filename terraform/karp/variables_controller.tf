@@ -75,7 +75,7 @@ variable "controller_replicas" {
 }
 
 variable "feature_gates" {
-  description = "Feature gates, by Karpenter's names."
+  description = "Feature gates, by Karpenter's names. When left out, ReservedCapacity is on, and CapacityBuffer, NodeOverlay, NodeRepair, SpotToSpotConsolidation and StaticCapacity are off."
   type        = map(bool)
   default     = {}
   nullable    = false

@@ -2,6 +2,7 @@
 
 use tfplugin::Context;
 
+use super::role;
 use super::tags::{Change, Tags, retag_eks};
 use super::wait::settle;
 use crate::report::{Failure, Kind};
@@ -107,6 +108,26 @@ pub async fn find_by_role(
 pub fn taken(subject: &Subject<'_>, role: &str, found: &Found) -> Failure {
     let message = format!("its pods have the role {} already", found.role_arn);
     Failure::new(Kind::Exists, format!("associate {subject} with role {role}"), message).at("service_account")
+}
+
+/// Refuses to take a service account's pods from another role than that of this path and name. One that is gone gives them nothing: nobody loses by
+/// that its association is put to use.
+pub async fn check_free(aws: &Aws, subject: &Subject<'_>, path: &str, name: &str) -> Result<(), Failure> {
+    let Some(found) = find(aws, subject).await? else { return Ok(()) };
+    if found.role_arn.ends_with(&format!(":role{path}{name}")) || is_gone(aws, &found.role_arn).await? {
+        return Ok(());
+    }
+    Err(taken(subject, name, &found))
+}
+
+/// Says whether there is no such role any more. EKS takes roles of the cluster's own account alone.
+async fn is_gone(aws: &Aws, role_arn: &str) -> Result<bool, Failure> {
+    match role::is_there(aws.iam(), role_arn.rsplit('/').next().unwrap_or_default()).await {
+        Ok(is_there) => Ok(!is_there),
+        // of what may not be seen nobody can say that it is gone
+        Err(failure) if failure.kind == Kind::Denied => Ok(false),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// Makes the association, or brings an existing one to what is wanted.

@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
-use karp_domain::api::{Ec2NodeClass, NodeClaim};
+use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimStatus};
 use karp_domain::orphans::{Known, What};
 use kube::Client;
-use kube::api::ListParams;
+use kube::api::{DynamicObject, ListParams};
 use tfplugin::{Attribute, Context, DataSource, Diagnostics, Schema, Type, Value, async_trait};
 
 use super::cluster::name_of;
 use crate::aws::leftovers::{self, Leftovers};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
-use crate::resources::{failure, listed};
+use crate::resources::{failure, listed, listed_raw};
 
 /// The orphans of a cluster.
 pub struct Orphans {
@@ -82,18 +82,51 @@ impl DataSource for Orphans {
 
 async fn known(client: &Client) -> Result<Known, Failure> {
     let told = |error| failure("list what the cluster knows of its nodes", error);
-    let claims = listed::<NodeClaim>(client, &ListParams::default()).await.map_err(told)?;
-    let classes = listed::<Ec2NodeClass>(client, &ListParams::default()).await.map_err(told)?;
+    let claims = listed_raw::<NodeClaim>(client, &ListParams::default()).await.map_err(told)?;
+    let classes = listed_raw::<Ec2NodeClass>(client, &ListParams::default()).await.map_err(told)?;
     let nodes = listed::<Node>(client, &ListParams::default()).await.map_err(told)?;
-    Ok(Known::new(&claims, &classes, nodes.into_iter().filter_map(|node| node.spec?.provider_id)))
+    Ok(accounting(claims, classes, nodes))
+}
+
+/// Gathers what accounts for things in AWS, and reads no more of it: an object that the API server admits and that cannot be read as a whole accounts
+/// for what was made for it all the same.
+fn accounting(claims: Vec<DynamicObject>, classes: Vec<DynamicObject>, nodes: Vec<Node>) -> Known {
+    let claim = |object: DynamicObject| {
+        let provider_id = object.data["status"]["providerID"].as_str().map(str::to_owned);
+        let status = Some(NodeClaimStatus { provider_id, ..NodeClaimStatus::default() });
+        NodeClaim { metadata: object.metadata, status, ..NodeClaim::default() }
+    };
+    let class = |object: DynamicObject| Ec2NodeClass { metadata: object.metadata, ..Ec2NodeClass::default() };
+    let claims: Vec<NodeClaim> = claims.into_iter().map(claim).collect();
+    let classes: Vec<Ec2NodeClass> = classes.into_iter().map(class).collect();
+    Known::new(&claims, &classes, nodes.into_iter().filter_map(|node| node.spec?.provider_id))
 }
 
 #[cfg(test)]
 mod tests {
+    use karp_domain::orphans::Left;
+    use serde_json::json;
     use tfplugin::testing::Core;
 
     use super::*;
     use crate::provider::Karp;
+
+    #[test]
+    fn what_cannot_be_read_accounts_for_what_was_made_for_it() {
+        let odd = |name: &str, status: serde_json::Value| -> DynamicObject {
+            let metadata = json!({ "name": name, "uid": format!("{name}-uid") });
+            serde_json::from_value(json!({ "metadata": metadata, "spec": 1, "status": status })).expect("an object")
+        };
+        let claims = vec![odd("new", json!({})), odd("old", json!({ "providerID": "aws:///eu-west-1a/i-1" }))];
+        let known = accounting(claims, vec![odd("class", json!({}))], Vec::new());
+        let orphaned = |left: Left| left.orphaned(Some(&known)).is_some();
+        let of_claim = |id: &str, claim: &str| Left { claim: Some(claim.to_owned()), ..Left::new(What::Instances, id) };
+        assert!(!orphaned(of_claim("i-9", "new")) && orphaned(of_claim("i-9", "other")));
+        assert!(!orphaned(Left::new(What::Instances, "i-1")) && orphaned(Left::new(What::Instances, "i-2")));
+        for (what, of) in [(What::LaunchTemplates, "class"), (What::InstanceProfiles, "class-uid")] {
+            assert!(!orphaned(Left { node_class: Some(of.to_owned()), ..Left::new(what, "x") }));
+        }
+    }
 
     #[tokio::test]
     async fn one_cluster_does_not_tell_of_anothers_orphans() {

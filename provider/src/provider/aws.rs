@@ -181,7 +181,13 @@ pub fn identity(schema: Schema) -> Schema {
     };
     schema
         .attribute("region", text("The AWS region; else `AWS_REGION`, `AWS_DEFAULT_REGION`, or the profile's."))
-        .attribute("profile", text("The profile in the shared AWS configuration files; else `AWS_PROFILE`."))
+        .attribute(
+            "profile",
+            text(
+                "The profile in the shared AWS configuration files, which must have it; it counts before the access keys of the environment. \
+                 Else `AWS_PROFILE`, which counts after them.",
+            ),
+        )
         .attribute(
             "access_key",
             text("An access key id; else the default credentials chain of the AWS SDKs.").sensitive(),

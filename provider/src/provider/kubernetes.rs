@@ -47,6 +47,7 @@ impl Kubernetes {
         for text in self.texts() {
             *text = given(text.take());
         }
+        self.config_paths = self.config_paths.take().filter(|paths| !paths.is_empty());
         if !self.has_address() {
             self.host = environment("KUBE_HOST");
         }
@@ -233,6 +234,12 @@ mod tests {
         let found = |block: &Value| validate(block, &|_: &str| None).to_string();
         assert!(found(&block).contains("address is missing"));
         assert_eq!(found(&block.with("host", "https://a")), "", "empty texts choose nothing and exclude nothing");
+        let none = Value::object([("config_paths", Value::List(Vec::new()))]);
+        let read: Kubernetes = tfplugin::from_value(&none).unwrap();
+        let told = read.with_environment(&of(&[("KUBE_CONFIG_PATHS", "/a:/b")]));
+        assert_eq!(told.config_paths, Some(vec!["/a".to_owned(), "/b".to_owned()]));
+        assert!(found(&none).contains("address is missing"));
+        assert_eq!(found(&none.with("host", "https://a")), "", "neither does an empty list");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use tfplugin::{Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Value, async_trait};
 
 use super::controller_import::{self, Live};
-use super::custom_object::{changed, failure, gone, needs, within};
+use super::custom_object::{asked, changed, failure, gone, needs, within};
 use super::{controller_schema, controller_wait, identity, inherit, node_claims};
 use crate::aws::Origin;
 use crate::manifests::controller::{MANAGED_BY, NAME, Object, SERVICE_MONITORS, Settings, version};
@@ -196,7 +196,7 @@ impl Resource for Controller {
         let client = session.kube_of(ctx).await?;
         let settings: Settings = tfplugin::from_value(&prior)?;
         if prior.get("force").as_bool() != Some(true) {
-            let claims = node_claims::live(&client).await.map_err(|error| failure("list NodeClaims", error))?;
+            let claims = asked(ctx, "list NodeClaims", node_claims::live(&client)).await?;
             if !claims.is_empty() {
                 let what = format!("only the controller can end {}", node_claims::counted("NodeClaim", &claims));
                 return Err(Failure::new(Kind::InUse, "remove the controller", what)
@@ -207,7 +207,7 @@ impl Resource for Controller {
                     .into());
             }
         }
-        let taken_over = serves_another(&client, &settings).await?;
+        let taken_over = ctx.run(serves_another(&client, &settings)).await??;
         for object in settings.objects().iter().rev().filter(|object| !(taken_over && is_of_cluster(object))) {
             remove(ctx, &session, object).await?;
         }

@@ -214,7 +214,9 @@ impl Resource for ControllerRole {
         let model: Model = tfplugin::from_value(&planned)?;
         let documents = known(&session, &planned).await?;
         let aws = session.aws().await?;
-        if !before.uses_pod_identity() || before.subject() != model.subject() {
+        // The association of a service account that state says is this role's heals, as all that others edit does: the plan shows it as known after
+        // apply. Only pods that were never this role's are asked for.
+        if is_new_to(&before, &model) {
             check_association(&session, aws, &model).await?;
         }
         let mut answered = session.answered(aws);
@@ -475,12 +477,12 @@ async fn check_association(session: &Session, aws: &Aws, model: &Model) -> Resul
         return Ok(());
     }
     let (path, name) = (model.path.as_deref().unwrap_or("/"), model.name.as_deref().unwrap_or_default());
-    match pod_identity::find(aws, &model.subject()).await? {
-        Some(found) if !found.role_arn.ends_with(&format!(":role{path}{name}")) => {
-            Err(pod_identity::taken(&model.subject(), name, &found))
-        }
-        _ => Ok(()),
-    }
+    pod_identity::check_free(aws, &model.subject(), path, name).await
+}
+
+/// Says whether a change gives the role to pods of a service account that it was not given to before.
+fn is_new_to(before: &Model, model: &Model) -> bool {
+    !before.uses_pod_identity() || before.subject() != model.subject()
 }
 
 /// Makes the pod identity association, where one is wanted, with the tags of the role.
@@ -496,4 +498,23 @@ async fn associate(aws: &Aws, ctx: &Context, model: &Model, state: Value, owned:
     let wanted = pod_identity::Wanted { role_arn: &role, tags: &tags, owned };
     let found = pod_identity::ensure(aws, ctx, &model.subject(), &wanted).await?;
     Ok(state.with("association_id", found.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pods_that_were_never_the_roles_are_asked_for() {
+        let model = |auth: &str, account: &str| Model {
+            auth: Some(auth.to_owned()),
+            service_account: Some(account.to_owned()),
+            ..Model::default()
+        };
+        let (irsa, one, other) = (model("irsa", "a"), model("pod_identity", "a"), model("pod_identity", "b"));
+        let had = Model { association_id: Some("a-1".to_owned()), ..one.clone() };
+        // a refresh that found another role's association has forgotten its id
+        assert!(!is_new_to(&had, &one) && !is_new_to(&one, &one), "drift is healed");
+        assert!(is_new_to(&irsa, &one) && is_new_to(&one, &other) && is_new_to(&Model::default(), &one));
+    }
 }

@@ -109,7 +109,13 @@ pub fn workload(schema: Schema) -> Schema {
             "replicas",
             Attribute::number().default(2).validate(validate::between(0.0, 10.0)).describe("Replicas; one leads, the others stand by."),
         )
-        .attribute("feature_gates", Attribute::map(Type::Bool).optional().describe("Feature gates, by Karpenter's names."))
+        .attribute(
+            "feature_gates",
+            Attribute::map(Type::Bool).optional().describe(
+                "Feature gates, by Karpenter's names. When left out, `ReservedCapacity` is on, and `CapacityBuffer`, `NodeOverlay`, \
+                 `NodeRepair`, `SpotToSpotConsolidation` and `StaticCapacity` are off.",
+            ),
+        )
         .attribute(
             "log_level",
             Attribute::string()

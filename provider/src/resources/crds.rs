@@ -16,7 +16,7 @@ use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
 };
 
-use super::custom_object::{changed, failure, gone, looked, needs, waited, within};
+use super::custom_object::{asked, changed, failure, gone, looked, needs, waited, within};
 use super::node_claims;
 use crate::manifests::definition::{self, Leave, Owner, Refusal, Step, VERSION};
 use crate::manifests::{FIELD_MANAGER, contains, digest};
@@ -47,7 +47,7 @@ impl Crds {
             adopt: planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing),
             downgrade: planned.get("allow_downgrade").as_bool() == Some(true),
         };
-        let live = all_live(&client).await?;
+        let live = ctx.run(all_live(&client)).await??;
         let steps = judged(&live, leave)?;
         // What core finds in the state of a failed creation it destroys next time: what was there before must not go with it.
         let made_here = live.iter().all(Json::is_null);
@@ -235,7 +235,8 @@ async fn objects(client: &Client) -> Result<Option<Objects>, karp_kube::Error> {
 /// Holds that no object is left that would go with its definition: refuses where one stays, waits for those that are on their way out.
 async fn await_empty(ctx: &Context, session: &Session) -> Result<(), Failure> {
     let doing = "delete the CRDs";
-    let there = objects(&session.kube_of(ctx).await?).await.map_err(|error| failure(doing, error))?;
+    let client = session.kube_of(ctx).await?;
+    let there = asked(ctx, doing, objects(&client)).await?;
     if let Some(there) = there.filter(|there| !there.staying.is_empty()) {
         let what = format!("every object would go with them, and the cluster has {}", there.staying);
         return Err(Failure::new(Kind::InUse, doing, what).with_fix(

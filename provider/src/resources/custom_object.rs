@@ -36,6 +36,8 @@ use crate::session::{Session, borne};
 pub const STAYS: &str = "A finalizer keeps it that karp did not set: look who put it there, then run this again.";
 /// A wait goes on so long with one client: longer than failures are borne, and much less than a token lives.
 const ROUND: Duration = Duration::from_secs(60);
+/// What a call tells that is cut off.
+const UNANSWERED: &str = "the API server has not answered";
 /// What a wait tells that saw nothing.
 pub const NOTHING_SEEN: &str = "nothing seen yet";
 
@@ -107,7 +109,7 @@ impl CustomObject {
         self.reads.forget();
         let client = self.session().kube_of(ctx).await?;
         let mark = Mark::new();
-        let origin = self.kind.origin(&self.session(), &client, &planned, &mark).await?;
+        let origin = ctx.run(self.kind.origin(&self.session(), &client, &planned, &mark)).await??;
         let met = if origin == Origin::Made { Met::Nothing(&mark) } else { Met::Theirs };
         let live = self.kind.apply(ctx, &client, &self.spec, &planned, met).await?;
         let name = planned.get("name").clone();
@@ -244,7 +246,22 @@ pub async fn changed<T>(
 ) -> Result<T, Failure> {
     match ctx.carry_out(change).await {
         Ok(answer) => answer,
-        Err(cut) => Err(ended(doing, cut, "the API server has not answered".to_owned())),
+        Err(cut) => Err(ended(doing, cut, UNANSWERED.to_owned())),
+    }
+}
+
+/// Looks once. A stop ends it at once, as the end of the operation's time does: nothing is made that no state would know of.
+///
+/// # Errors
+/// Those of the look, and what ended the operation before it was answered.
+pub async fn asked<T>(
+    ctx: &Context,
+    doing: &str,
+    look: impl Future<Output = Result<T, karp_kube::Error>>,
+) -> Result<T, Failure> {
+    match ctx.run(look).await {
+        Ok(answer) => answer.map_err(|error| failure(doing, error)),
+        Err(cut) => Err(ended(doing, cut, UNANSWERED.to_owned())),
     }
 }
 
@@ -349,6 +366,15 @@ mod tests {
             let left = within(&ctx, seconds(5)).deadline.saturating_duration_since(Instant::now());
             assert!(left <= seconds(waited) && left + seconds(1) >= seconds(waited), "{limit} s: {left:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_stop_ends_a_look_at_an_api_server_that_is_silent() {
+        let ctx = Context::new(CancellationToken::new(), Duration::from_secs(600));
+        let silent = asked(&ctx, "list NodeClaims", std::future::pending::<Result<(), karp_kube::Error>>());
+        let (looked, ()) = tokio::join!(silent, async { ctx.stop().cancel() });
+        let cut = looked.unwrap_err();
+        assert_eq!((cut.kind, cut.doing.as_str()), (Kind::Interrupted, "list NodeClaims"));
     }
 
     #[tokio::test]

@@ -331,13 +331,19 @@ async fn create(aws: &Aws, ctx: &Context, model: &Model, adopt: bool) -> Result<
             Err(e) => read_refusal(Failure::aws(&doing, e)),
         };
         match failure.kind {
-            Kind::InUse => match find(aws, model).await? {
+            Kind::InUse => match find(aws, model).await.map_err(of_another_change)? {
                 // one that goes makes room; none is another profile of the cluster that changes
                 None => Err(failure),
                 Some(found) if is_leaving(&found) => Err(failure),
                 Some(found) => match (mark.resumed(&tags_of(&found), &wanted), adopt) {
-                    (Some(tags), _) => Ok((take(aws, model, &found, tags, &doing).await?, Origin::Made)),
-                    (None, true) => Ok((take(aws, model, &found, tags_of(&found), &doing).await?, Origin::Adopted)),
+                    (Some(tags), _) => {
+                        let arn = take(aws, model, &found, tags, &doing).await.map_err(of_another_change)?;
+                        Ok((arn, Origin::Made))
+                    }
+                    (None, true) => {
+                        let arn = take(aws, model, &found, tags_of(&found), &doing).await.map_err(of_another_change)?;
+                        Ok((arn, Origin::Adopted))
+                    }
                     (None, false) => {
                         check_adoptable(&doing, &tags_of(&found), &wanted).map_err(|f| f.at("name"))?;
                         Err(failure.of_kind(Kind::Exists).at("name"))
@@ -437,6 +443,11 @@ fn read_refusal(failure: Failure) -> Failure {
     }
 }
 
+/// Reads what passes by itself in a step after EKS's refusal of a creation: it tells of another change, and nothing of the role.
+fn of_another_change(failure: Failure) -> Failure {
+    if failure.kind == Kind::Unsettled { failure.of_kind(Kind::InUse) } else { failure }
+}
+
 fn health(found: &SdkProfile) -> String {
     let issues = found.health().map(|health| health.issues()).unwrap_or_default();
     let texts: Vec<&str> = issues.iter().filter_map(|issue| issue.message()).collect();
@@ -479,6 +490,9 @@ mod tests {
         ] {
             let failure = Failure::from_aws("x", karp_aws::Error::from_code("eks:Test", code, message.to_owned()));
             assert_eq!(read_refusal(failure).kind, kind, "{message}");
+        }
+        for (met, kind) in [(Kind::Unsettled, Kind::InUse), (Kind::Denied, Kind::Denied)] {
+            assert_eq!(of_another_change(Failure::new(met, "take it over", "no")).kind, kind);
         }
     }
 }

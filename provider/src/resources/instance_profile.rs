@@ -236,12 +236,38 @@ async fn converge(aws: &Aws, ctx: &Context, found: &Found, model: &Model, owned:
             profile::remove_role(iam, name, old).await?;
         }
         if let Err(failure) = profile::add_role(iam, ctx, name, &role).await {
-            if let Some(old) = &found.role {
-                profile::put_role(iam, name, old).await?;
-            }
+            let failure = match &found.role {
+                Some(old) => match profile::put_role(iam, name, old).await {
+                    Ok(()) => failure,
+                    Err(second) => not_put_back(failure, old, &second),
+                },
+                None => failure,
+            };
             return Err(failure.at("role_name"));
         }
     }
     let change = Change::between(model.tags_all.as_ref().unwrap_or(&Tags::new()), &found.tags, owned);
     IamObject::InstanceProfile(name.clone()).retag(iam, &change).await
+}
+
+/// Tells why a role could not be put in, and then why the one before it could not be put back.
+fn not_put_back(first: Failure, old: &str, second: &Failure) -> Failure {
+    let message =
+        format!("{}; role {old:?}, which was in it before, could not be put back: {}", first.message, second.message);
+    Failure { message, ..first }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_is_told_before_the_one_of_putting_back() {
+        let first = Failure::new(Kind::Denied, "put role \"new\" into instance profile \"p\"", "may not pass new");
+        let told =
+            not_put_back(first, "old", &Failure::new(Kind::Throttled, "put role \"old\" back", "too many calls"));
+        assert_eq!((told.kind, told.doing.as_str()), (Kind::Denied, "put role \"new\" into instance profile \"p\""));
+        let words = ["may not pass new", "\"old\"", "too many calls"].map(|word| told.message.find(word));
+        assert!(words.is_sorted() && words[0].is_some(), "{}", told.message);
+    }
 }

@@ -11,9 +11,8 @@ use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
 use karp_domain::lease::{Onlooker, Sight};
 use karp_kube::Error;
 use karp_kube::rbac::LEASE;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
@@ -23,6 +22,10 @@ pub const LEASE_PATIENCE: Duration = Duration::from_secs(90);
 const GLANCE: Duration = Duration::from_secs(10);
 /// Others may write an object at any time; one that they write more often than this is told of.
 const ATTEMPTS: usize = 8;
+/// Where a NodeClaim names its class.
+const CLASS_OF_CLAIM: &str = "/spec/nodeClassRef";
+/// Where a NodePool names its class.
+const CLASS_OF_POOL: &str = "/spec/template/spec/nodeClassRef";
 /// So many names are shown; more would hide the point.
 const SHOWN: usize = 5;
 
@@ -88,20 +91,20 @@ pub fn counted(kind: &str, names: &[String]) -> String {
 /// Lists what is left under a label selector, and asks NodeClaims to end that nobody has asked yet.
 pub async fn left(client: &Client, selector: &str, ask: Ask) -> Result<Left, Error> {
     let params = ListParams::default().labels(selector);
-    let claims = listed::<NodeClaim>(client, &params).await?;
+    let claims = listed_raw::<NodeClaim>(client, &params).await?;
     left_with(client, &claims, &params, ask).await
 }
 
 /// Lists what is left in the whole cluster of what controllers on EC2 made, and asks NodeClaims to end that nobody has asked yet.
 /// Nodes are told by their class: those of EKS Auto Mode have a pool too, and are none of ours.
 pub async fn left_of_all(client: &Client, ask: Ask) -> Result<Left, Error> {
-    let mut claims = listed::<NodeClaim>(client, &ListParams::default()).await?;
-    claims.retain(|claim| claim.spec.node_class_ref.is_ours());
+    let mut claims = listed_raw::<NodeClaim>(client, &ListParams::default()).await?;
+    claims.retain(|claim| is_ours(claim, CLASS_OF_CLAIM));
     left_with(client, &claims, &ListParams::default().labels(labels::EC2_NODE_CLASS), ask).await
 }
 
-async fn left_with(client: &Client, claims: &[NodeClaim], nodes: &ListParams, ask: Ask) -> Result<Left, Error> {
-    let api = Api::<NodeClaim>::all(client.clone());
+async fn left_with(client: &Client, claims: &[DynamicObject], nodes: &ListParams, ask: Ask) -> Result<Left, Error> {
+    let api = raw::<NodeClaim>(client);
     let (leaving, staying): (Vec<_>, Vec<_>) =
         claims.iter().partition(|claim| claim.metadata.deletion_timestamp.is_some());
     let asked = match ask {
@@ -116,7 +119,7 @@ async fn left_with(client: &Client, claims: &[NodeClaim], nodes: &ListParams, as
         }
     }
     let now = Timestamp::now();
-    let is_overdue = |claim: &&NodeClaim| {
+    let is_overdue = |claim: &&DynamicObject| {
         let end = claim.annotations().get(labels::TERMINATION_TIMESTAMP);
         end.and_then(|end| end.parse::<Timestamp>().ok()).is_some_and(|end| end <= now)
     };
@@ -153,7 +156,7 @@ impl fmt::Display for Leaving {
 /// Lists the pools and classes of controllers on EC2 that are deleted and not gone.
 pub async fn leaving(client: &Client) -> Result<Leaving, Error> {
     let pools = our_pools(client).await?;
-    let classes = listed::<Ec2NodeClass>(client, &ListParams::default()).await?;
+    let classes = listed_raw::<Ec2NodeClass>(client, &ListParams::default()).await?;
     let is_deleted = |metadata: &kube::core::ObjectMeta| metadata.deletion_timestamp.is_some();
     Ok(Leaving {
         pools: names(pools.iter().filter(|pool| is_deleted(&pool.metadata))),
@@ -166,18 +169,18 @@ pub async fn leaving(client: &Client) -> Result<Leaving, Error> {
 pub async fn release(client: &Client) -> Result<Option<String>, Error> {
     let left = left_of_all(client, Ask::Nobody).await?;
     for name in &left.claims {
-        let_go(&Api::<NodeClaim>::all(client.clone()), name).await?;
+        let_go(&raw::<NodeClaim>(client), name).await?;
     }
     for name in &left.nodes {
-        let_go(&Api::<Node>::all(client.clone()), name).await?;
+        let_go(&raw::<Node>(client), name).await?;
     }
     let mut told = if left.is_empty() { Vec::new() } else { vec![left.to_string()] };
     let leaving = leaving(client).await?;
     for name in &leaving.pools {
-        let_go(&Api::<NodePool>::all(client.clone()), name).await?;
+        let_go(&raw::<NodePool>(client), name).await?;
     }
     for name in &leaving.classes {
-        let_go(&Api::<Ec2NodeClass>::all(client.clone()), name).await?;
+        let_go(&raw::<Ec2NodeClass>(client), name).await?;
     }
     told.extend((!leaving.is_empty()).then(|| leaving.to_string()));
     Ok((!told.is_empty()).then(|| told.join(", ")))
@@ -192,18 +195,42 @@ pub async fn listed<K>(client: &Client, params: &ListParams) -> Result<Vec<K>, E
 where
     K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug,
 {
-    match Api::<K>::all(client.clone()).list(params).await.map_err(Error::from) {
+    every(&Api::<K>::all(client.clone()), params).await
+}
+
+/// Lists objects of a kind as they are, so that one which the API server admits and which cannot be read does not fail the list; none where its
+/// CRD is gone.
+pub async fn listed_raw<K>(client: &Client, params: &ListParams) -> Result<Vec<DynamicObject>, Error>
+where
+    K: kube::Resource<DynamicType = ()>,
+{
+    every(&raw::<K>(client), params).await
+}
+
+async fn every<K>(api: &Api<K>, params: &ListParams) -> Result<Vec<K>, Error>
+where
+    K: Clone + DeserializeOwned + fmt::Debug,
+{
+    match api.list(params).await.map_err(Error::from) {
         Ok(list) => Ok(list.items),
         Err(Error::UnknownKind { .. } | Error::NotFound { .. }) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
+/// Returns the API of a kind whose objects are taken as they are: also the answer to a deletion has one that may not be read.
+pub fn raw<K: kube::Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
+}
+
+/// Says whether an object's node class, at this path, is one of controllers on EC2.
+fn is_ours(object: &DynamicObject, class: &str) -> bool {
+    let group = object.data.pointer(class).and_then(|class| class["group"].as_str());
+    group.is_some_and(labels::is_ours)
+}
+
 /// Deletes an object and takes the controller's finalizers off it; those of others stay.
-async fn let_go<K>(api: &Api<K>, name: &str) -> Result<(), Error>
-where
-    K: kube::Resource + Clone + DeserializeOwned + fmt::Debug + Serialize,
-{
+async fn let_go(api: &Api<DynamicObject>, name: &str) -> Result<(), Error> {
     let told = |answer: Result<(), kube::Error>| match answer.map_err(Error::from) {
         Err(Error::NotFound { .. }) => Ok(()),
         answer => answer,
@@ -233,16 +260,16 @@ pub async fn pools(client: &Client) -> Result<Vec<String>, Error> {
     Ok(names(pools.iter().filter(|pool| pool.metadata.deletion_timestamp.is_none())))
 }
 
-async fn our_pools(client: &Client) -> Result<Vec<NodePool>, Error> {
-    let mut pools = listed::<NodePool>(client, &ListParams::default()).await?;
-    pools.retain(|pool| pool.spec.template.spec.node_class_ref.is_ours());
+async fn our_pools(client: &Client) -> Result<Vec<DynamicObject>, Error> {
+    let mut pools = listed_raw::<NodePool>(client, &ListParams::default()).await?;
+    pools.retain(|pool| is_ours(pool, CLASS_OF_POOL));
     Ok(pools)
 }
 
 /// Names the NodeClaims that the controller is responsible for.
 pub async fn live(client: &Client) -> Result<Vec<String>, Error> {
-    let claims = listed::<NodeClaim>(client, &ListParams::default()).await?;
-    Ok(names(claims.iter().filter(|claim| claim.spec.node_class_ref.is_ours())))
+    let claims = listed_raw::<NodeClaim>(client, &ListParams::default()).await?;
+    Ok(names(claims.iter().filter(|claim| is_ours(claim, CLASS_OF_CLAIM))))
 }
 
 /// The leases by which controllers lead, in any namespace, as one wait sees them.
@@ -274,6 +301,21 @@ impl Leaders {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_told_by_its_class() {
+        let claim = |group: &str| {
+            json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": { "name": "odd" },
+                "spec": { "nodeClassRef": { "group": group, "kind": "EC2NodeClass", "name": "default" },
+                    "requirements": [], "resources": { "requests": { "cpu": "1e60" } } } })
+        };
+        let ours = |group: &str| is_ours(&serde_json::from_value(claim(group)).expect("an object"), CLASS_OF_CLAIM);
+        assert!(serde_json::from_value::<NodeClaim>(claim("karpenter.k8s.aws")).is_err(), "it is too much");
+        assert!(ours("karpenter.k8s.aws") && !ours("eks.amazonaws.com"));
+        let pool = json!({ "metadata": { "name": "odd" }, "spec": { "template": { "spec": {
+            "nodeClassRef": { "group": "karpenter.k8s.aws" } } } } });
+        assert!(is_ours(&serde_json::from_value(pool).expect("an object"), CLASS_OF_POOL));
+    }
 
     #[test]
     fn a_controller_with_another_clock_is_at_work_when_it_renews() {

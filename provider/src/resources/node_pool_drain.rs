@@ -21,7 +21,7 @@ use kube::api::Api;
 use serde_json::json;
 use tfplugin::{Context, Diagnostic, Value};
 
-use super::custom_object::{CustomObject, changed, failure};
+use super::custom_object::{CustomObject, asked, changed, failure};
 use super::departure::{Departure, End};
 use super::node_claims::{self, Ask, Left};
 use crate::manifests::FIELD_MANAGER;
@@ -115,7 +115,7 @@ impl<'a> Drain<'a> {
         }
         if let End::Late(_) = end {
             let client = session.kube_of(self.ctx).await?;
-            let left = node_claims::left(&client, selector, Ask::Nobody).await.map_err(|e| failure(&doing, e))?;
+            let left = asked(self.ctx, &doing, node_claims::left(&client, selector, Ask::Nobody)).await?;
             self.seen().hurried = left.staying();
             let note = format!(
                 "half of the time is over: all {} nodes that are left are asked to leave at once",
@@ -206,7 +206,8 @@ impl<'a> Drain<'a> {
     /// Tells of the pool by an event, which whoever watches the cluster sees. One that cannot be written is no reason to stop.
     async fn tell(&self, client: &Client, weight: Weight, reason: &str, note: &str) {
         let Some(about) = &self.about else { return };
-        if let Err(error) = events::tell(client, SOURCE, about, weight, reason, note).await {
+        let told = self.ctx.carry_out(events::tell(client, SOURCE, about, weight, reason, note)).await;
+        if let Ok(Err(error)) = told {
             tracing::warn!(%error, reason, "no event could be written");
         }
     }

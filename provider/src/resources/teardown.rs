@@ -9,14 +9,14 @@ use karp_domain::orphans::What;
 use karp_kube::Error;
 use karp_kube::wait::Look;
 use kube::Client;
-use kube::api::{Api, DeleteParams};
+use kube::api::DeleteParams;
 use serde::{Deserialize, Serialize};
 use tfplugin::schema::validate;
 use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, PlannedChange, Resource, Schema, Timeouts, Type, Value, async_trait,
 };
 
-use super::custom_object::failure;
+use super::custom_object::{asked, changed, failure};
 use super::departure::{Departure, End};
 use super::teardown_rehearsal::{self as rehearsal, Rehearsal};
 use super::{inherit, node_claims};
@@ -233,7 +233,7 @@ impl Resource for Teardown {
             return Ok(refuse(&model, &ctx.run(self.rehearse(ctx, &model)).await??)?);
         }
         if let Some(client) = &client {
-            end_pools(client, name, model.force).await?;
+            end_pools(ctx, client, name, model.force).await?;
         }
         let patience = validate::parse_duration(&model.drain_timeout).unwrap_or_default();
         let drained = self.drain(ctx, name, patience).await?;
@@ -254,16 +254,15 @@ impl Resource for Teardown {
             End::Late(_) => "These did not drain within `drain_timeout`: pods that may not be evicted keep their node",
             End::Abandoned(_) => "No controller was at work to drain these",
         };
-        let released = match drained {
-            End::Gone if self.see_off(ctx, name).await? == End::Gone => None,
-            _ => self.release(ctx, name).await?,
-        };
-        if !swept.is_empty() || released.is_some() {
-            let nodes = released.map_or_else(String::new, |left| format!("\n\n{why}, so they were let go of: {left}."));
+        let released = self.clear(ctx, name, &drained).await;
+        // what was ended is told, also where the rest was broken off
+        let left = released.as_ref().ok().and_then(Option::as_ref);
+        if !swept.is_empty() || left.is_some() {
+            let nodes = left.map_or_else(String::new, |left| format!("\n\n{why}, so they were let go of: {left}."));
             let detail = format!("Ended in AWS: {swept}.{nodes}");
             ctx.warn(Diagnostic::warning(format!("Something was left of the nodes of {name}"), detail));
         }
-        Ok(())
+        Ok(released.map(drop)?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -276,11 +275,20 @@ impl Resource for Teardown {
 }
 
 impl Teardown {
+    /// Sees to what is left in the cluster, and says what was let go of.
+    async fn clear(&self, ctx: &Context, name: &str, drained: &End) -> Result<Option<String>, Failure> {
+        match drained {
+            End::Gone if self.see_off(ctx, name).await? == End::Gone => Ok(None),
+            _ => self.release(ctx, name).await,
+        }
+    }
+
     /// Takes away what waits for a controller that does not do it; the instances have just been ended.
     async fn release(&self, ctx: &Context, name: &str) -> Result<Option<String>, Failure> {
         let doing = format!("let go of the nodes of cluster {name:?}");
         let Some(client) = self.cluster(ctx, name).await? else { return Ok(None) };
-        node_claims::release(&client).await.map_err(|error| failure(doing, error))
+        let release = async { node_claims::release(&client).await.map_err(|error| failure(&doing, error)) };
+        changed(ctx, &doing, release).await
     }
 }
 
@@ -321,9 +329,9 @@ fn refuse(model: &Model, found: &Rehearsal) -> Result<(), Failure> {
 }
 
 /// Refuses while there are pools, which would make new nodes; or deletes them.
-async fn end_pools(client: &Client, name: &str, force: bool) -> Result<(), Failure> {
+async fn end_pools(ctx: &Context, client: &Client, name: &str, force: bool) -> Result<(), Failure> {
     let doing = format!("tear down the nodes of cluster {name:?}");
-    let pools = node_claims::pools(client).await.map_err(|error| failure(&doing, error))?;
+    let pools = asked(ctx, &doing, node_claims::pools(client)).await?;
     if pools.is_empty() {
         return Ok(());
     }
@@ -333,12 +341,16 @@ async fn end_pools(client: &Client, name: &str, force: bool) -> Result<(), Failu
             "Destroy the pools first: let every karp_node_pool depend on this resource. Or set `force = true` to have them deleted here.",
         ));
     }
-    let api = Api::<NodePool>::all(client.clone());
+    let api = node_claims::raw::<NodePool>(client);
     for pool in pools {
-        match api.delete(&pool, &DeleteParams::background()).await.map_err(Error::from) {
-            Ok(_) | Err(Error::NotFound { .. }) => {}
-            Err(error) => return Err(failure(format!("delete NodePool {pool:?}"), error)),
-        }
+        let doing = format!("delete NodePool {pool:?}");
+        let delete = async {
+            match api.delete(&pool, &DeleteParams::background()).await.map_err(Error::from) {
+                Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(failure(&doing, error)),
+            }
+        };
+        changed(ctx, &doing, delete).await?;
     }
     Ok(())
 }

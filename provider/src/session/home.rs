@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
@@ -63,9 +64,16 @@ impl Session {
     ///
     /// # Errors
     /// Those of [`Session::kube`], and [`Kind::OtherCluster`] when it is another cluster than the one that the object was last seen in. Whoever may
-    /// not read that cluster's namespace `kube-system` goes without this check.
+    /// not read that cluster's namespace `kube-system` goes without this check. A stop ends the wait for an API server that does not answer.
     pub async fn kube_of(&self, ctx: &Context) -> Result<Client, Failure> {
-        let (client, uid) = self.at_home(ctx).await?;
+        let (client, uid) = tokio::select! {
+            biased;
+            // a client that is there already is given after a stop, too: to tell of what is left
+            found = self.at_home(ctx).boxed() => found?,
+            () = ctx.stop().cancelled() => {
+                return Err(Failure::new(Kind::Interrupted, "reach the API server", "Terraform asked to stop"));
+            }
+        };
         if uid.is_some() && Kept::of(ctx).cluster_uid.is_none() {
             ctx.set_private(serde_json::to_vec(&Kept { cluster_uid: uid }).unwrap_or_default());
         }
@@ -133,9 +141,27 @@ fn elsewhere(known: &str, uid: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use tfplugin::Value;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::provider::Model;
+
+    #[tokio::test]
+    async fn a_stop_ends_the_wait_for_an_api_server_that_is_silent() {
+        let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let host = format!("http://{}", silent.local_addr().expect("an address"));
+        let block = Value::object([("kubernetes", Value::object([("host", host)]))]);
+        let session = Session::new(Model::read(&block).expect("a block"));
+        let ctx = Context::new(CancellationToken::new(), Duration::from_secs(600));
+        let stop = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            ctx.stop().cancel();
+        };
+        let (begin, (reached, ())) = (Instant::now(), tokio::join!(session.kube_of(&ctx), stop));
+        assert_eq!(reached.map(drop).expect_err("nobody answers").kind, Kind::Interrupted);
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    }
 
     #[tokio::test]
     async fn what_passes_is_asked_again_and_what_does_not_is_told() {

@@ -1,6 +1,8 @@
 //! A provider block that has come to lead to another cluster.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use tfplugin::Value;
@@ -156,17 +158,39 @@ async fn nothing_of_any_kind_is_read_or_ended_in_another_cluster() {
 
 /// Ctrl-C is heeded between the objects: those that are left go with the next run.
 #[tokio::test]
-async fn a_run_that_was_stopped_deletes_no_more_of_the_controller() {
-    let api = Cluster::of("one");
-    let core = api.provider(json!({})).await;
+async fn a_run_that_is_stopped_deletes_no_more_of_the_controller() {
+    let (asked, held) = (Arc::new(Mutex::new(Vec::<String>::new())), Arc::new(AtomicBool::new(true)));
+    let (seen, holds) = (Arc::clone(&asked), Arc::clone(&held));
+    let host = serve_all(move |request| {
+        let told = answer(request, Some("one"), &seen);
+        while request.starts_with("DELETE ") && holds.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        told
+    });
+    let core = configured(json!({ "kubernetes": { "host": host } })).await;
     let state = json!({ "id": "karp/karpenter", "namespace": "karp", "image": "karp:1", "force": true });
     let state = core.config("karp_controller", &Value::from(state));
-    core.stop().await;
-    let stopped = core.destroy("karp_controller", &state).await;
+    let deletions = || asked.lock().unwrap().iter().filter(|call| call.starts_with("DELETE ")).count();
+    let stop = async {
+        let begun = async {
+            while deletions() == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), begun).await.expect("one object goes");
+        core.stop().await;
+        held.store(false, Ordering::SeqCst);
+    };
+    let (stopped, ()) = tokio::join!(core.destroy("karp_controller", &state), stop);
     let told = stopped.diagnostics.to_string();
     assert!(told.contains("Interrupted: could not delete") && !stopped.state.is_null(), "{told}");
-    let asked = api.asked.lock().unwrap();
-    assert!(!asked.is_empty() && asked.iter().all(|call| call.starts_with("GET ")), "{asked:?}");
+    assert_eq!(deletions(), 1, "{:?}", asked.lock().unwrap());
+
+    // nor is anything waited for after a stop
+    let again = core.destroy("karp_controller", &state).await;
+    let told = again.diagnostics.to_string();
+    assert!(told.contains("Stopped") && !again.state.is_null() && deletions() == 1, "{told}");
 }
 
 /// The teardown belongs to a cluster, too: once that is another, a later destroy would end what lives in this one, or nothing at all.

@@ -132,6 +132,29 @@ fn an_association_of_others_is_taken_only_when_asked() {
     owner.destroy();
 }
 
+/// The role of an association was deleted, and the next one has another name.
+#[tokio::test]
+async fn an_association_of_a_role_that_is_gone_is_put_to_use_unasked() {
+    let Some(sandbox) = Sandbox::find("association_gone") else { return };
+    let (before, name) = (sandbox.what_exists(), unique("gone"));
+    let role = |which: &str| {
+        format!(
+            "PROVIDER\nresource \"karp_controller_role\" \"this\" {{\n  name = \"{name}-{which}\"\n  auth = \"pod_identity\"\n  \
+             service_account = {name:?}\n}}\n"
+        )
+    };
+    let stand = sandbox.stand(&role("a"));
+    stand.apply();
+    let (iam, gone) = (sandbox.iam().await, format!("{name}-a"));
+    iam.delete_role_policy().role_name(&gone).policy_name("karp-controller").send().await.unwrap();
+    iam.delete_role().role_name(&gone).send().await.unwrap();
+    stand.write(&role("b"));
+    stand.apply();
+    stand.assert_empty_plan();
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
 #[tokio::test]
 async fn the_spot_role_is_made_once_and_deleted_only_by_its_maker() {
     let Some(sandbox) = Sandbox::find("spot_role") else { return };

@@ -1,7 +1,7 @@
 //! Where AWS is and as whom to call it: one loader for the provider and the controller.
 
 use crate::change::Permit;
-use crate::credentials::{Assumed, Federated};
+use crate::credentials::{Assumed, Federated, Named};
 use crate::error::Error;
 use crate::pace::Pace;
 use aws_config::BehaviorVersion;
@@ -366,7 +366,8 @@ async fn base_config(settings: &Settings) -> Result<SdkConfig, Error> {
     }
     let config = loader.load().await;
     let Some(profile) = settings.profile.as_ref().filter(|_| settings.access_keys.is_none()) else { return Ok(config) };
-    let provider = SharedCredentialsProvider::new(of_profile(profile, &config));
+    let provider = Named { profile: profile.clone(), chain: of_profile(profile, &config) };
+    let provider = SharedCredentialsProvider::new(provider);
     Ok(config.into_builder().credentials_provider(provider).build())
 }
 
@@ -453,6 +454,8 @@ fn pricing_region(region: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use aws_credential_types::provider::ProvideCredentials as _;
+
     use super::*;
 
     #[test]
@@ -486,6 +489,20 @@ mod tests {
         };
         let error = Clients::load(&settings).await.expect_err("no scheme");
         assert!(matches!(&error, Error::Configuration { message } if message.contains("sqs")), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_profile_that_is_not_there_is_named() {
+        let settings = Settings {
+            region: Some("eu-west-1".into()),
+            profile: Some("karp-no-such-profile".into()),
+            ..Settings::default()
+        };
+        let clients = Clients::load(&settings).await.expect("nothing is asked of it yet");
+        for _ in 0..2 {
+            let error = clients.credentials().provide_credentials().await.expect_err("nobody has it");
+            assert!(format!("{error:?}").contains("there is no profile `karp-no-such-profile`"), "{error:?}");
+        }
     }
 
     #[tokio::test]

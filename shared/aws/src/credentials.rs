@@ -5,11 +5,13 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use aws_config::meta::credentials::CredentialsProviderChain;
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, future};
 use aws_sdk_sts::Client;
 use aws_sdk_sts::types::{Credentials as Issued, PolicyDescriptorType, Tag};
+use aws_types::os_shim_internal::{Env, Fs};
 
 /// The session's name where none is given.
 const SESSION: &str = "karp";
@@ -86,6 +88,54 @@ impl fmt::Debug for IdentityToken {
             Self::Text(_) => f.write_str("Text(..)"),
             Self::File(path) => f.debug_tuple("File").field(path).finish(),
         }
+    }
+}
+
+/// Where the SDK looks for profiles.
+const PROFILES: &str =
+    "~/.aws/config and ~/.aws/credentials, or where AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE say";
+
+/// Gives the credentials of a profile that was named outright, which must be there: those of the machine, which come after it, may be of another
+/// account.
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub(crate) profile: String,
+    pub(crate) chain: CredentialsProviderChain,
+}
+
+impl ProvideCredentials for Named {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        future::ProvideCredentials::new(self.find())
+    }
+
+    fn fallback_on_interrupt(&self) -> Option<Credentials> {
+        self.chain.fallback_on_interrupt()
+    }
+}
+
+impl Named {
+    async fn find(&self) -> Result<Credentials, CredentialsError> {
+        let profile = &self.profile;
+        let known = aws_config::profile::load(&Fs::real(), &Env::real(), &Default::default(), None).await;
+        if known.map_err(CredentialsError::invalid_configuration)?.get_profile(profile).is_none() {
+            let missing = format!("there is no profile `{profile}` in {PROFILES}");
+            return Err(CredentialsError::invalid_configuration(missing));
+        }
+        self.chain.provide_credentials().await.map_err(|error| none_of(profile, error))
+    }
+}
+
+/// Says where no credentials were found for a profile that is there; the keys of the environment were not looked at.
+fn none_of(profile: &str, error: CredentialsError) -> CredentialsError {
+    match error {
+        CredentialsError::CredentialsNotLoaded(_) => CredentialsError::invalid_configuration(format!(
+            "profile `{profile}` has no credentials, and there is no web identity token, and no container or instance that gives any (access keys \
+             in the environment do not count where a profile is named)"
+        )),
+        other => other,
     }
 }
 
@@ -190,6 +240,14 @@ fn issued(answer: Option<Issued>, source: &'static str) -> Result<Credentials, C
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_profile_without_credentials_is_named() {
+        let none = none_of("ci", CredentialsError::not_loaded("no providers in chain provided credentials"));
+        assert!(format!("{none:?}").contains("profile `ci` has no credentials"), "{none:?}");
+        let refused = none_of("ci", CredentialsError::provider_error("not your role"));
+        assert!(matches!(refused, CredentialsError::ProviderError(_)), "{refused:?}");
+    }
 
     #[test]
     fn debug_shows_no_secret() {

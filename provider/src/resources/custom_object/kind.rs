@@ -187,7 +187,7 @@ impl CustomKind {
         }
         let force = if planned.get("force_conflicts").as_bool() == Some(true) { Force::Yes } else { Force::No };
         let manager = Manager { name: FIELD_MANAGER, force };
-        let before = self.before(client, attributes, planned, met).await?;
+        let before = ctx.run(self.before(client, attributes, planned, met)).await??;
         let apply = async {
             if let Some(before) = &before {
                 apply::claim(client, manager, self.plural, Some(before), &object).await?;
@@ -205,7 +205,7 @@ impl CustomKind {
         planned: &Value,
         met: Met<'_>,
     ) -> Result<Option<Json>, Failure> {
-        let object = |state: &Value| self.object(attributes, state, &mut Vec::new());
+        let object = |state: &Value| metadata::with_note(self.object(attributes, state, &mut Vec::new()), state);
         match met {
             Met::Nothing(_) => Ok(None),
             Met::Known(state) => Ok(Some(object(state))),

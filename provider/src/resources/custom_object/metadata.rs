@@ -83,6 +83,14 @@ pub(super) fn written(value: &Value, unknown: &mut Vec<AttributePath>) -> Json {
     metadata
 }
 
+/// Adds a drain's note to an object as a state knows it: an apply takes it away, whoever wrote it.
+pub(super) fn with_note(mut object: Json, state: &Value) -> Json {
+    if let Some(since) = state.get(ANNOTATIONS).get(DRAINING).as_str() {
+        object["metadata"][ANNOTATIONS][DRAINING] = json!(since);
+    }
+    object
+}
+
 /// Reads an object's metadata: what the state has, or all that people wrote. A pool that drains is always seen to.
 pub(super) fn read(prior: &Value, live: &DynamicObject, scope: Scope) -> Vec<(&'static str, Value)> {
     let mut all = Vec::new();
@@ -151,5 +159,16 @@ mod tests {
         assert_eq!(unknown, [AttributePath::root().attribute(LABELS).key("owner")]);
         let labels = Value::object([("team", "x"), ("theirs", "x")]);
         assert_eq!(read(&bare, &live, Scope::All)[1], (LABELS, labels), "an import leaves out what tools note");
+    }
+
+    #[test]
+    fn an_apply_takes_a_drains_note_away_and_never_writes_it() {
+        let notes = Value::object([("team", "x"), (DRAINING, "2026-01-01T00:00:00Z")]);
+        let state = Value::object([("name", "a")]).with(ANNOTATIONS, notes);
+        let object = json!({ "metadata": written(&state, &mut Vec::new()) });
+        assert_eq!(object["metadata"][ANNOTATIONS], json!({ "team": "x" }));
+        let before = with_note(object.clone(), &state);
+        assert_eq!(before["metadata"][ANNOTATIONS], json!({ "team": "x", DRAINING: "2026-01-01T00:00:00Z" }));
+        assert_eq!(with_note(object.clone(), &Value::object([("name", "a")])), object);
     }
 }
