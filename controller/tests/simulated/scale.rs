@@ -3,7 +3,7 @@
 //! Measurements, made with `KARP_SCALE=1` (`KARP_SCALE=2`: a large cluster) on a machine that does nothing else, by hand or by `cargo verify --deep`;
 //! docs/figures.md has what they came to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -101,6 +101,41 @@ fn starved(thread: &str) -> Duration {
     Duration::from_nanos(waited.expect("its second number"))
 }
 
+/// Seconds of processor time that all processes of each name have taken so far. Where every processor is busy, only work counts, whoever does it
+/// (decision 0012): this says whose it is.
+struct Work(BTreeMap<String, f64>);
+
+impl Work {
+    /// Clock ticks a second in /proc, whatever the kernel's own are.
+    const TICKS: f64 = 100.0;
+
+    fn so_far() -> Self {
+        let mut all = BTreeMap::new();
+        for process in std::fs::read_dir("/proc").expect("/proc").flatten() {
+            // "1 (a name) S …": utime and stime are the 12th and 13th behind the name
+            let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+            let Some((head, rest)) = stat.rsplit_once(") ") else { continue };
+            let (Some((_, name)), rest) = (head.split_once('('), rest.split(' ').collect::<Vec<_>>()) else { continue };
+            let ticks: f64 = rest.iter().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum();
+            *all.entry(name.to_owned()).or_default() += ticks / Self::TICKS;
+        }
+        Self(all)
+    }
+
+    /// Tells whose work there has been since, where it is half a second or more.
+    fn tell(&self) {
+        let since = Self::so_far().0.into_iter().map(|(name, now)| {
+            let before = self.0.get(&name).copied().unwrap_or_default();
+            (name, now - before)
+        });
+        let mut since: Vec<_> = since.filter(|(_, seconds)| *seconds >= 0.5).collect();
+        since.sort_by(|one, other| other.1.total_cmp(&one.1));
+        let all: f64 = since.iter().map(|(_, seconds)| seconds).sum();
+        let each: Vec<_> = since.iter().map(|(name, seconds)| format!("{name} {seconds:.1}")).collect();
+        println!("figure: processor time {all:.1} s: {}", each.join(", "));
+    }
+}
+
 impl Come {
     /// Part of the nodes' names: kwok loses for good the leases of Nodes that go and come again under their names within seconds.
     fn word(self) -> String {
@@ -191,7 +226,7 @@ enum Come {
 
 /// How long kube-scheduler and kwok take by themselves: no controller looks at the nodes.
 async fn alone(stand: &Stand, come: Come) -> Duration {
-    let begin = Instant::now();
+    let (begin, mut work) = (Instant::now(), Work::so_far());
     let mut pause = Duration::ZERO;
     if let Come::When { waited, over } = come {
         stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
@@ -232,6 +267,7 @@ async fn alone(stand: &Stand, come: Come) -> Duration {
                 all.iter().all(open)
             })
             .await;
+            work = Work::so_far();
             let begin = Instant::now();
             stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
             begin
@@ -239,6 +275,7 @@ async fn alone(stand: &Stand, come: Come) -> Duration {
     };
     stand.until_ready(OUT.0).await;
     let took = begin.elapsed();
+    work.tell();
     stand.deployments().delete("inflate", &DeleteParams::background()).await.expect("the deployment is deleted");
     stand.until_no_pods().await;
     nodes.delete_collection(&DeleteParams::default(), &mine).await.expect("the nodes are deleted");
@@ -340,10 +377,11 @@ async fn thousands_of_pods_come_and_go() {
     assert!(told("from pod to claim", &waits) <= CLAIM_LIMIT, "a claim comes later");
 
     let probe = Probe::begin(&stand);
-    let (begin, asked) = (Instant::now(), Timestamp::now());
+    let (begin, asked, work) = (Instant::now(), Timestamp::now(), Work::so_far());
     stand.deployment_of(OUT.0, pod("900m", "1500Mi")).await;
     stand.until_ready(OUT.0).await;
     let out = begin.elapsed();
+    work.tell();
     let over = |least: Duration| out.as_secs_f64() / least.as_secs_f64();
     let (nodes, shares) = (stand.nodes().await, (over(by_itself), over(bare)));
     println!("figure: {} pods out in {out:.1?} on {nodes} nodes; MiB {:?}", OUT.0, stand.memory());
@@ -352,11 +390,12 @@ async fn thousands_of_pods_come_and_go() {
     stand.timeline(asked).await;
 
     let probe = Probe::begin(&stand);
-    let begin = Instant::now();
+    let (begin, work) = (Instant::now(), Work::so_far());
     stand.scale(IN.0).await;
     stand.until_nodes(IN.1).await;
     stand.until_ready(IN.0).await;
     let back = begin.elapsed();
+    work.tell();
     println!("figure: {} pods left on {} nodes after {back:.1?}; MiB {:?}", IN.0, stand.nodes().await, stand.memory());
     probe.end();
     let (_, most) = stand.memory();
