@@ -130,6 +130,7 @@ pub struct Events {
     room: Arc<Semaphore>,
     nominations: Arc<Mutex<Bucket>>,
     stays: Arc<Mutex<Bucket>>,
+    blocked: Arc<Mutex<Bucket>>,
     begun: std::time::Instant,
 }
 
@@ -138,10 +139,11 @@ impl Events {
     pub fn new(client: Client, instance: Option<String>) -> Self {
         let reporter = Reporter { controller: "karpenter".to_owned(), instance };
         let said = Cache::builder().max_capacity(REMEMBERED).time_to_live(QUIET_UNCONSOLIDATABLE).build();
-        let (turns, room) = (Semaphore::new(PUBLISHED_AT_ONCE), Semaphore::new(WAITING));
-        let [nominations, stays] = [NOMINATIONS, STAYS].map(|rate| Arc::new(Mutex::new(Bucket::new(rate))));
+        let [nominations, stays, blocked] =
+            [NOMINATIONS, STAYS, STAYS].map(|rate| Arc::new(Mutex::new(Bucket::new(rate))));
         let begun = std::time::Instant::now();
-        Self { client, reporter, said, turns: Arc::new(turns), room: Arc::new(room), nominations, stays, begun }
+        let [turns, room] = [PUBLISHED_AT_ONCE, WAITING].map(|at_once| Arc::new(Semaphore::new(at_once)));
+        Self { client, reporter, said, turns, room, nominations, stays, blocked, begun }
     }
 
     /// Publishes an event about an object unless the same was said a short while ago.
@@ -184,7 +186,8 @@ impl Events {
     fn may_tell(&self, reason: Reason) -> bool {
         let bucket = match reason {
             Reason::Nominated => &self.nominations,
-            Reason::Unconsolidatable | Reason::DisruptionBlocked => &self.stays,
+            Reason::Unconsolidatable => &self.stays,
+            Reason::DisruptionBlocked => &self.blocked,
             _ => return true,
         };
         let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);

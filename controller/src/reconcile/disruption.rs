@@ -134,6 +134,10 @@ async fn resume(context: &Arc<Context>, commands: &mut JoinSet<()>) {
         }
     }
     let stuck: Vec<Arc<str>> = overdue(&snapshot).into_iter().filter(|name| !has_pods(context, name)).collect();
+    if !stuck.is_empty() {
+        // pods of nodes that are tainted still would be launched for once these go
+        remove_stale_taints(context).await;
+    }
     take_back(context, Replacements::Delete(&stuck)).await;
     drop(planning);
 }

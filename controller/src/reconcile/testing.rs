@@ -98,6 +98,11 @@ impl Server {
         self.state(|state| state.asked.iter().filter(|asked| *asked == what).count())
     }
 
+    /// Returns which question something was, if it was asked.
+    pub fn turn(&self, what: &str) -> Option<usize> {
+        self.state(|state| state.asked.iter().position(|asked| asked == what))
+    }
+
     /// Waits for an event about an object, and returns what it says.
     pub async fn told(&self, reason: &str, about: &str) -> String {
         let found = async {

@@ -158,7 +158,8 @@ impl Aws {
                 .enabled("ReservedCapacity")
                 .then(|| Reservations::new(options.reservation_poll)),
             validated: Lookups::new(validation::LIFETIME),
-            unseen: Lookups::new(validation::UNSEEN_FOR_LONG),
+            // kept beyond the longest pause, so that it is known since when
+            unseen: Lookups::new(2 * validation::UNSEEN_FOR_LONG),
             user_data: Mutex::default(),
             dry_runs: !options.disable_dry_run,
             reserved_enis: options.reserved_enis,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use karp_aws::launch_template::{Placement, Spec};
 use karp_aws::{Error, dry_run};
-use karp_domain::api::conditions::{self, ConditionStatus};
+use karp_domain::api::conditions;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimSpec, labels};
 use karp_domain::catalogue::{CapacityType, InstanceType};
 use karp_domain::user_data::{ClusterFacts, Error as UserDataError};
@@ -31,10 +31,11 @@ const NO_RIGHT_TO_RUN: &str = "RunInstancesAuthCheckFailed";
 /// The pool that dry runs are tagged with: the controller's policy wants some.
 const NO_POOL: &str = "karp-validation";
 
-/// Something that a dry run did not find, and when it is looked for again: the class itself is looked at more often.
+/// Something that a dry run did not find, since when, and when it is looked for again: the class itself is looked at more often.
 #[derive(Clone, Debug)]
 pub struct Unseen {
     problem: Problem,
+    since: Timestamp,
     until: Timestamp,
 }
 
@@ -129,8 +130,9 @@ async fn rights(
     let asked: Vec<String> = launches.iter().map(|(spec, kind)| format!("{} {kind}", spec.name())).collect();
     let question = (asked.join(","), instance_type.clone(), subnet.id.clone());
     let (name, now) = (class.name_any(), Timestamp::now());
-    if let Some(unseen) = aws.unseen.known(&name, &question).filter(|unseen| now < unseen.until) {
-        resolved.problems.push(unseen.problem);
+    let known = aws.unseen.known(&name, &question);
+    if let Some(unseen) = known.as_ref().filter(|unseen| now < unseen.until) {
+        resolved.problems.push(unseen.problem.clone());
         look_again(resolved, Duration::try_from(unseen.until.duration_since(now)).unwrap_or_default());
         return Ok(());
     }
@@ -149,8 +151,10 @@ async fn rights(
         )
         .await;
     match answer {
-        Ok(None) => {}
-        Ok(Some(found)) => resolved.problems.push(found),
+        Ok(found) => {
+            aws.unseen.forget(&name);
+            resolved.problems.extend(found);
+        }
         Err(error) if is_unknown_profile(&error) => {
             aws.profiles.doubt(class);
             resolved.problems.push(problem("InstanceProfileNotFound", error.to_string()));
@@ -167,10 +171,9 @@ async fn rights(
                 let images: Vec<&str> = resolved.amis.iter().map(|image| image.id.as_str()).collect();
                 aws.parameters.forget(&images);
             }
-            let (missing, wait) = (problem(reason, error.to_string()), unseen_for(class, now));
-            if wait > UNSEEN {
-                aws.unseen.note(&name, &question, Unseen { problem: missing.clone(), until: now + wait });
-            }
+            let since = known.map_or(now, |unseen| unseen.since);
+            let (missing, wait) = (problem(reason, error.to_string()), unseen_for(since, now));
+            aws.unseen.note(&name, &question, Unseen { problem: missing.clone(), since, until: now + wait });
             resolved.problems.push(missing);
             look_again(resolved, wait);
         }
@@ -184,13 +187,9 @@ fn look_again(resolved: &mut Resolved, wait: Duration) {
     resolved.look_again = Some(resolved.look_again.map_or(wait, |known| known.min(wait)));
 }
 
-/// How long until what was not found is looked for again: as long as the class has not been valid, within bounds.
-fn unseen_for(class: &Ec2NodeClass, now: Timestamp) -> Duration {
-    let conditions = class.status.iter().flat_map(|status| &status.conditions);
-    let failed =
-        conditions.filter(|one| one.kind == conditions::VALIDATION_SUCCEEDED && one.status == ConditionStatus::False);
-    let lasted = failed.map(|one| now.duration_since(one.last_transition_time)).next().unwrap_or_default();
-    Duration::try_from(lasted).unwrap_or_default().clamp(UNSEEN, UNSEEN_FOR_LONG)
+/// How long until what was not found is looked for again: as long as it has been missed, within bounds.
+fn unseen_for(since: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(since)).unwrap_or_default().clamp(UNSEEN, UNSEEN_FOR_LONG)
 }
 
 /// Returns the cheapest types of some families that a class can launch, those without accelerators first: their images are the least likely
@@ -274,7 +273,6 @@ fn is_unknown_profile(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use karp_domain::api::Ec2NodeClassSpec;
     use karp_domain::catalogue::{NodeSettings, Zone, builtin_type, offerings};
 
     use super::*;
@@ -301,17 +299,9 @@ mod tests {
     #[test]
     fn what_stays_away_is_looked_for_less_and_less_often() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
-        let after = |seconds: i64, status: ConditionStatus| {
-            let mut class = Ec2NodeClass::new("c", Ec2NodeClassSpec::default());
-            let since = now - jiff::SignedDuration::from_secs(seconds);
-            let all = &mut class.status.get_or_insert_default().conditions;
-            conditions::set(all, conditions::VALIDATION_SUCCEEDED, status, "r", "m", since);
-            unseen_for(&class, now).as_secs()
-        };
-        assert_eq!(unseen_for(&Ec2NodeClass::new("c", Ec2NodeClassSpec::default()), now), UNSEEN);
-        assert_eq!([0, 25, 3600].map(|seconds| after(seconds, ConditionStatus::False)), [10, 25, 300]);
-        assert_eq!(after(3600, ConditionStatus::True), 10, "it was found until now");
-        assert_eq!(after(-60, ConditionStatus::False), 10, "a clock went back");
+        let after = |seconds: i64| unseen_for(now - jiff::SignedDuration::from_secs(seconds), now).as_secs();
+        assert_eq!([0, 25, 3600].map(after), [10, 25, 300]);
+        assert_eq!(after(-60), 10, "a clock went back");
     }
 
     #[test]

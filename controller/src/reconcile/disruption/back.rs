@@ -31,7 +31,13 @@ impl Replacements<'_> {
 
 /// Takes a command back: new pods may come again, and what was made for nothing goes.
 pub(super) async fn roll_back(context: &Context, command: &Command, replacements: Replacements<'_>, why: &Failure) {
-    let labels = DecisionLabels::new(replacements.decision(command), command.cause.word(), kind(command));
+    free(context, command, replacements.decision(command), why).await;
+    take_back(context, replacements).await;
+}
+
+/// Lets pods come to a command's nodes again, and counts that it failed.
+async fn free(context: &Context, command: &Command, decision: &'static str, why: &Failure) {
+    let labels = DecisionLabels::new(decision, command.cause.word(), kind(command));
     context.metrics.queue_failures.get_or_create(&labels).inc();
     context.running.memory().failed(command, Timestamp::now());
     tracing::warn!(reason = command.cause.word(), %why, "failed to disrupt node(s), rolling back");
@@ -41,19 +47,20 @@ pub(super) async fn roll_back(context: &Context, command: &Command, replacements
             tracing::warn!(NodeClaim.name = %candidate.claim, %error, "could not take a taint back");
         }
     }
-    take_back(context, replacements).await;
 }
 
-/// Takes a command back whose replacements live on, but for those of them that are stuck. These go first: one that is made for nothing any more, and
-/// that a process leaves which is killed in between, nothing would take.
+/// Takes a command back whose replacements live on, but for those of them that are stuck. Its nodes are free before these go: their pods would be
+/// launched for otherwise. What goes keeps what it was made for: a later process finds it by that.
 pub(super) async fn give_up(
     context: &Context,
     command: &Command,
     (replacements, stuck): (&[Arc<str>], &[Arc<str>]),
     why: &Failure,
 ) {
+    free(context, command, Replacements::Keep(replacements).decision(command), why).await;
     take_back(context, Replacements::Delete(stuck)).await;
-    roll_back(context, command, Replacements::Keep(replacements), why).await;
+    let rest: Vec<Arc<str>> = replacements.iter().filter(|name| !stuck.contains(name)).cloned().collect();
+    take_back(context, Replacements::Keep(&rest)).await;
 }
 
 pub(super) async fn take_back(context: &Context, replacements: Replacements<'_>) {
@@ -74,9 +81,6 @@ pub(super) async fn take_back(context: &Context, replacements: Replacements<'_>)
             },
         };
         let Some(claim) = claim else { continue };
-        if !deletes && (claim.metadata.deletion_timestamp.is_some() || context.assumed().leaves(name)) {
-            continue;
-        }
         let done = if deletes {
             node_claim::delete(&claim, context, "rolled_back").await.map(drop)
         } else {

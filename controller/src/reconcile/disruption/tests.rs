@@ -114,19 +114,28 @@ async fn replacements_that_never_started_go_with_the_process_that_waited_for_the
     assert_eq!((asked, commands.len()), ([1, 0], 0));
 }
 
-/// One that is left by a process which is killed in between would be a node that nothing takes.
+/// One that a process leaves which is killed in between would be a node that nothing takes; and while nodes are tainted, their pods would be launched
+/// for once it goes.
 #[tokio::test]
-async fn a_replacement_that_never_started_is_deleted_before_it_is_made_for_nothing() {
+async fn a_replacement_that_never_started_goes_as_what_it_is_when_nodes_are_free() {
     let made = |name: &str| {
         let mut made = claim(name);
         made["metadata"]["annotations"] = json!({ (labels::REPLACES): "{}" });
         made
     };
-    let server = Server::of([made("stuck"), made("started")]);
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n", "uid": "n" },
+        "spec": { "providerID": "aws:///a/i-1", "taints": [effect::disrupted_taint()] },
+    });
+    let server = Server::of([made("stuck"), made("started"), node]);
     let context = server.context().await;
+    let mut command = command();
+    command.candidates[0].node = Some("n".into());
     let [stuck, started] = ["stuck", "started"].map(Arc::<str>::from);
     let all = [stuck.clone(), started];
-    give_up(&context, &command(), (&all, &[stuck]), &Failure::TooLate).await;
+    give_up(&context, &command, (&all, &[stuck]), &Failure::TooLate).await;
+    let [free, gone] = ["PATCH nodes/n", "DELETE nodeclaims/stuck"].map(|what| server.turn(what));
+    assert!(free.is_some() && free < gone, "{free:?} {gone:?}");
     let asked = |name: &str| server.asked(&format!("DELETE nodeclaims/{name}"));
     assert_eq!((asked("stuck"), asked("started")), (1, 0));
     let says = |name: &str| server.get(&format!("nodeclaims/{name}"))["metadata"]["annotations"].clone();

@@ -467,9 +467,11 @@ impl Controller<'_> {
             let stuck = replacements.iter().zip(progress).filter(|(name, at)| ends(*at) && !self.has_pods(name));
             let stuck: Vec<String> = stuck.map(|(name, _)| name.clone()).collect();
             self.running.swap_remove(at);
+            self.take_back(world, &command, &[], forget_purpose)?;
             world.given_up.extend(replacements.iter().cloned());
             stuck.iter().try_for_each(|name| survived(delete_claim(world, name)))?;
-            return self.take_back(world, &command, &replacements, forget_purpose);
+            let mut rest = replacements.iter().filter(|name| !stuck.contains(name));
+            return rest.try_for_each(|name| survived(forget_purpose(world, name)));
         }
         super::check::budgets_are_open(world, &pools, &command);
         let mut left = false;
