@@ -107,7 +107,7 @@ pub struct Aws {
     reservations: Option<Reservations>,
     /// Answers to dry runs, by template, type and subnet.
     validated: Lookups<(String, String, String), Option<Problem>>,
-    /// What dry runs did not find for longer, by the same.
+    /// What dry runs did not find, by the same.
     unseen: Lookups<(String, String, String), Unseen>,
     dry_runs: bool,
     /// Bytes of user data as rendered last, by class.
