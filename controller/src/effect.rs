@@ -33,20 +33,11 @@ pub enum Effect {
         uid: Arc<str>,
     },
     /// Keep new pods off a node.
-    Taint {
-        /// Name of the node.
-        node: Arc<str>,
-    },
+    Taint(Which),
     /// Keep new pods and load balancers off a node that goes for certain.
-    Retire {
-        /// Name of the node.
-        node: Arc<str>,
-    },
+    Retire(Which),
     /// Let new pods come again, and load balancers that karp kept off.
-    Untaint {
-        /// Name of the node.
-        node: Arc<str>,
-    },
+    Untaint(Which),
     /// Tell kube-scheduler where a pod was planned.
     Nominate {
         /// The pod.
@@ -56,6 +47,15 @@ pub enum Effect {
         /// Name of the node.
         node: Arc<str>,
     },
+}
+
+/// A node to be written.
+#[derive(Clone, Debug)]
+pub struct Which {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The node as the watch shows it, if it does: it need not be read where that is to be changed.
+    pub seen: Option<Arc<Node>>,
 }
 
 /// Says whether an effect changed anything.
@@ -75,9 +75,9 @@ pub async fn apply(client: &Client, effect: &Effect) -> kube::Result<Outcome> {
             unless(created, |status| status.is_already_exists())
         }
         Effect::DeleteNodeClaim { name, uid } => delete::<NodeClaim>(client, name, uid).await,
-        Effect::Taint { node } => edit_named(client, node, |node| disruption(node, Disruption::Tainted)).await,
-        Effect::Retire { node } => edit_named(client, node, |node| disruption(node, Disruption::Retired)).await,
-        Effect::Untaint { node } => edit_named(client, node, |node| disruption(node, Disruption::Over)).await,
+        Effect::Taint(node) => edit(client, node, |node| disruption(node, Disruption::Tainted)).await,
+        Effect::Retire(node) => edit(client, node, |node| disruption(node, Disruption::Retired)).await,
+        Effect::Untaint(node) => edit(client, node, |node| disruption(node, Disruption::Over)).await,
         Effect::Nominate { pod, uid, node } => nominate(client, pod, uid, node).await,
     }
 }
@@ -166,9 +166,13 @@ pub async fn retire(client: &Client, seen: &Node) -> kube::Result<Outcome> {
     edit_node(client, seen, |node| disruption(node, Disruption::Retired)).await
 }
 
-/// The same as [`edit_node`] for a node that was not seen.
-async fn edit_named(client: &Client, name: &str, change: impl Fn(&Node) -> Option<Value>) -> kube::Result<Outcome> {
-    match Api::<Node>::all(client.clone()).get_opt(name).await? {
+/// The same as [`edit_node`] for a node that may not have been seen. That nothing is to be changed is believed of what the API server has only: what
+/// was seen may be older than what this process wrote.
+async fn edit(client: &Client, which: &Which, change: impl Fn(&Node) -> Option<Value>) -> kube::Result<Outcome> {
+    if let Some(seen) = which.seen.as_deref().filter(|seen| change(seen).is_some()) {
+        return edit_node(client, seen, change).await;
+    }
+    match Api::<Node>::all(client.clone()).get_opt(&which.name).await? {
         Some(node) => edit_node(client, &node, change).await,
         None => Ok(Outcome::Nothing),
     }
@@ -350,17 +354,21 @@ where
     write_metadata(client, object, json!({ "finalizers": finalizers })).await
 }
 
-/// Takes a finalizer away: metadata only, so that no rule on the spec can stand in the way.
-pub async fn remove_finalizer<K>(client: &Client, object: &K, finalizer: &str) -> kube::Result<Outcome>
+/// Takes a finalizer away: metadata only, so that no rule on the spec can stand in the way. Returns the object as it was let go; nothing where
+/// it was, or is gone.
+pub async fn remove_finalizer<K>(client: &Client, object: &K, finalizer: &str) -> kube::Result<Option<K>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     if object.finalizers().iter().all(|known| known != finalizer) {
-        return Ok(Outcome::Nothing);
+        return Ok(None);
     }
     let left: Vec<&String> = object.finalizers().iter().filter(|known| *known != finalizer).collect();
-    let written = write_metadata(client, object, json!({ "finalizers": left })).await;
-    unless(written, |status| status.is_not_found())
+    match write_metadata(client, object, json!({ "finalizers": left })).await {
+        Ok(written) => Ok(Some(written)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns a reference to a pod, for events.

@@ -17,8 +17,9 @@ const QUIET_FAILED_SCHEDULING: Duration = Duration::from_secs(300);
 /// Unconsolidatable is said again after this long (Karpenter: 15 min), and so is
 /// what lasts: on a pod, on a node that must stay or is short of something, or on one that has hours to drain.
 const QUIET_UNCONSOLIDATABLE: Duration = Duration::from_secs(900);
-/// So many pods are told at once where they go, and then one every so often, as Karpenter does: thousands come at a time.
-const NOMINATIONS: Rate = Rate { every: Duration::from_millis(200), burst: 10 };
+/// So many pods are told at once where they go, and then one every so often: of thousands that come at a time each is like the others, and what
+/// they are told is a tenth of all that the API server is asked meanwhile (Karpenter: ten at once, and five a second).
+const NOMINATIONS: Rate = Rate { every: Duration::from_secs(1), burst: 60 };
 /// Why nodes stay is told of so many at once, and then so often: after a burst it is news of hundreds of nodes, and of their claims.
 const STAYS: Rate = Rate { every: Duration::from_millis(200), burst: 60 };
 /// A recorder takes what is said again within this for the same event (as kube has it), and counts it up.

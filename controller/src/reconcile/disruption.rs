@@ -336,7 +336,7 @@ async fn taint(context: &Context, command: &Command) -> Result<(), Failure> {
 
 async fn taint_one(context: &Context, command: &Command, candidate: &Candidate) -> Result<(), Failure> {
     if let Some(node) = &candidate.node {
-        if let Err(error) = effect::apply(&context.client, &Effect::Taint { node: node.clone() }).await {
+        if let Err(error) = effect::apply(&context.client, &Effect::Taint(context.which(node))).await {
             tracing::error!(NodeClaim.name = %candidate.claim, %error, "tainting node");
             return Err(Failure::NotTainted { claim: candidate.claim.clone() });
         }

@@ -44,7 +44,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{CloudError, CloudProvider, LaunchError, Unavailable};
-use crate::effect::{self, Effect, Outcome};
+use crate::effect::{self, Effect, Outcome, Which};
 use crate::observe::unread::Guarded;
 use crate::observe::{LeftOut, Stores, Written};
 use crate::ops::events::{Events, Reason};
@@ -178,6 +178,11 @@ impl Context {
         let claims: Vec<NodeClaim> = claims.items.into_iter().filter_map(Guarded::or_stand_in).collect();
         self.assumed().inherit(&claims, Timestamp::now());
         Ok(())
+    }
+
+    /// Names a node that is to be written, as the watch shows it.
+    fn which(&self, node: &Arc<str>) -> Which {
+        Which { name: node.clone(), seen: self.stores.node(node) }
     }
 
     /// Asks that a claim ends, and reckons with it before the watch shows it; says whether it did not end already.

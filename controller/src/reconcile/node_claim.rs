@@ -81,9 +81,10 @@ fn pick(specs: &Specs, context: &Context, change: &Change) -> Vec<ObjectRef<Node
                 context.stores.claim_of(&id).map(|claim| ObjectRef::new(&claim.name_any())).into_iter().collect()
             }
             None => {
-                let on_it = |claim: &NodeClaim| {
-                    claim.status.as_ref().and_then(|status| status.node_name.as_deref()) == Some(&**name)
-                        || claim.metadata.deletion_timestamp.is_some()
+                // one that goes may not have noted which node it has
+                let on_it = |claim: &NodeClaim| match claim.status.as_ref().and_then(|it| it.node_name.as_deref()) {
+                    Some(known) => known == &**name,
+                    None => claim.metadata.deletion_timestamp.is_some(),
                 };
                 all(&on_it)
             }

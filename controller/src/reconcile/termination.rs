@@ -58,6 +58,10 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     let Some(since) = node.metadata.deletion_timestamp.as_ref().map(|time| time.0).filter(|_| held) else {
         return Ok(Action::await_change());
     };
+    if context.written.is_behind(&*node) {
+        // it was let go, which the watch has yet to show
+        return Ok(Action::requeue(LEAST_PAUSE));
+    }
     // asked last: all claims are looked through for it, and most nodes that change do not go
     if context.stores.is_foreign(&node) {
         return Ok(Action::await_change());
@@ -90,24 +94,34 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
     if let Drained::No(pause) = drained(&node, claim.as_deref(), &context, (since, deadline)).await? {
         return drains(&node, claim.as_deref(), &context, (deadline, pause)).await;
     }
-    let claim = mark(claim.as_deref(), &context, conditions::DRAINED, Mark::Done).await?;
-    let drained = drained_at(&node, claim.as_ref(), &context);
-    if !detached(&node, &context, drained, deadline).await? {
+    let drained = drained_at(&node, claim.as_deref(), &context);
+    let all_detached = match detached(&node, &context, drained, deadline).await {
+        Ok(all) => all,
+        Err(error) => {
+            // since when it has been drained bounds how long volumes are waited for, whoever goes on with it
+            mark(claim.as_deref(), &context, &[(conditions::DRAINED, Mark::Done)]).await?;
+            return Err(error);
+        }
+    };
+    if !all_detached {
         context.events.publish(
             &effect::reference(&*node),
             Reason::AwaitingVolumeDetachment,
             "Awaiting volume detachment",
         );
         let doing = Mark::Doing("AwaitingVolumeDetachment", "AwaitingVolumeDetachment");
-        mark(claim.as_ref(), &context, conditions::VOLUMES_DETACHED, doing).await?;
+        let marks = [(conditions::DRAINED, Mark::Done), (conditions::VOLUMES_DETACHED, doing)];
+        mark(claim.as_deref(), &context, &marks).await?;
         return Ok(Action::requeue(DRAIN_PAUSE));
     }
-    if known && let Some(pause) = unseen(&node, claim.as_ref(), &context, (since, deadline)).await? {
-        return drains(&node, claim.as_ref(), &context, (deadline, pause)).await;
+    if known && let Some(pause) = unseen(&node, claim.as_deref(), &context, (since, deadline)).await? {
+        return drains(&node, claim.as_deref(), &context, (deadline, pause)).await;
     }
-    let claim = mark(claim.as_ref(), &context, conditions::VOLUMES_DETACHED, Mark::Done).await?;
+    // what has come true in one look is told by one write, before the instance ends
+    let marks = [conditions::DRAINED, conditions::VOLUMES_DETACHED, conditions::INSTANCE_TERMINATING];
+    let reached = if id.is_empty() { 2 } else { marks.len() };
+    mark(claim.as_deref(), &context, &marks.map(|kind| (kind, Mark::Done))[..reached]).await?;
     if !id.is_empty() {
-        mark(claim.as_ref(), &context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
         let asked = context.cloud.terminate(&id).await.inspect_err(|error| {
             count_failure(&*node, &context);
             let note = format!("Failed to terminate instance: {error}");
@@ -131,7 +145,9 @@ async fn drains(
     if let Some(deadline) = deadline {
         tell_deadline(node, context, deadline);
     }
-    mark(claim, context, conditions::DRAINED, Mark::Doing("Draining", "Draining")).await?;
+    // told of one that is older than what was written of it, the same would be told again
+    let claim = claim.filter(|claim| !context.written.is_behind(*claim));
+    mark(claim, context, &[(conditions::DRAINED, Mark::Doing("Draining", "Draining"))]).await?;
     Ok(Action::requeue(pause))
 }
 
@@ -165,7 +181,8 @@ async fn leave(node: &Node, context: &Context, since: Timestamp) -> Result<Actio
     let uid = node.uid().unwrap_or_default();
     context.drained.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
     context.evictions.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
-    if left == effect::Outcome::Done {
+    if let Some(left) = left {
+        context.written.note(&left);
         let took = Timestamp::now().duration_since(since).as_secs_f64().max(0.0);
         context.metrics.nodes_terminated.get_or_create(&PoolZoneLabels::new(&pool, zone)).inc();
         context.metrics.nodes_termination_duration.get_or_create(&PoolLabels::new(&pool)).observe(took);
@@ -179,24 +196,28 @@ async fn leave(node: &Node, context: &Context, since: Timestamp) -> Result<Actio
 }
 
 /// How a step of the end is told in a claim's conditions.
+#[derive(Clone, Copy)]
 enum Mark {
     Done,
     Doing(&'static str, &'static str),
 }
 
+/// Tells steps of the end in a claim's conditions, by one write.
 async fn mark(
     claim: Option<&NodeClaim>,
     context: &Context,
-    kind: &str,
-    mark: Mark,
+    marks: &[(&str, Mark)],
 ) -> Result<Option<NodeClaim>, Error> {
     let Some(claim) = claim else { return Ok(None) };
     let written = node_claim::write(context, claim, |status, now| {
         let all = &mut status.conditions;
-        match mark {
-            Mark::Done => conditions::set(all, kind, ConditionStatus::True, "", "", now),
-            Mark::Doing(reason, message) => conditions::set(all, kind, ConditionStatus::Unknown, reason, message, now),
-        };
+        for (kind, mark) in marks {
+            let unknown = ConditionStatus::Unknown;
+            match mark {
+                Mark::Done => conditions::set(all, kind, ConditionStatus::True, "", "", now),
+                Mark::Doing(reason, message) => conditions::set(all, kind, unknown, reason, message, now),
+            };
+        }
     });
     written.await.map(Some)
 }
@@ -453,7 +474,7 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
     let mut gone = true;
     let mut told = None;
     if !instances.is_empty() {
-        told = mark(Some(claim), context, conditions::INSTANCE_TERMINATING, Mark::Done).await?;
+        told = mark(Some(claim), context, &[(conditions::INSTANCE_TERMINATING, Mark::Done)]).await?;
     }
     let mut failed = Ok(());
     for id in &instances {
@@ -470,9 +491,10 @@ pub async fn finalize_claim(claim: &NodeClaim, context: &Context) -> Result<Acti
     if !gone {
         return Ok(Action::requeue(INSTANCE_PAUSE));
     }
-    if effect::remove_finalizer(&context.client, &latest(claim, context), labels::TERMINATION_FINALIZER).await?
-        == effect::Outcome::Done
-    {
+    let latest = latest(claim, context);
+    if let Some(left) = effect::remove_finalizer(&context.client, &latest, labels::TERMINATION_FINALIZER).await? {
+        // until the watch shows that it has gone there is nothing more to be done
+        context.written.note(&left);
         let label = |key: &str| claim.labels().get(key).cloned().unwrap_or_default();
         let labels =
             TerminatedLabels::new(node_claim::pool_of(claim), label(labels::CAPACITY_TYPE), label(labels::ZONE));

@@ -110,7 +110,7 @@ async fn forget_purpose(context: &Context, claim: &NodeClaim) -> Result<(), Erro
 async fn unmark(context: &Context, node: Option<&Arc<str>>, claim: &str) -> Result<(), Error> {
     context.assumed().untainted(claim);
     if let Some(node) = node {
-        effect::apply(&context.client, &Effect::Untaint { node: node.clone() }).await?;
+        effect::apply(&context.client, &Effect::Untaint(context.which(node))).await?;
     }
     if let Some(claim) = context.stores.claim(claim).filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
         node_claim::write(context, &claim, |status, _| {

@@ -248,8 +248,8 @@ pub async fn replace(claim: &NodeClaim, recall: Recall, context: &Context) -> Re
 /// Taints the node of a claim: the next plan is made without it, whether or not the watch has shown the taint. Load balancers leave a node that
 /// EC2 takes back, and not one that may stay.
 async fn keep_off(claim: &NodeClaim, node: &str, cause: Cause, context: &Context) -> Result<(), Error> {
-    let node_name = node.into();
-    let keep = if cause.is_advice() { Effect::Taint { node: node_name } } else { Effect::Retire { node: node_name } };
+    let which = context.which(&node.into());
+    let keep = if cause.is_advice() { Effect::Taint(which) } else { Effect::Retire(which) };
     if effect::apply(&context.client, &keep).await? == Outcome::Done {
         tracing::info!(
             Node.name = node,
