@@ -91,6 +91,44 @@ async fn each_step_to_the_end_is_told_in_the_claims_conditions() {
     look(&context).await;
     assert_eq!(all(), ["True Drained", "True VolumesDetached", "True InstanceTerminating"]);
     assert_eq!(server.asked("DELETE nodes/n"), 1);
+    assert_eq!(server.asked("PATCH nodeclaims/n/status"), 3, "what comes true in one look is one write");
+}
+
+/// Whatever wakes the controller meanwhile.
+#[tokio::test]
+async fn a_node_that_was_let_go_is_left_alone_until_the_watch_shows_it() {
+    let mut node = leaving();
+    node["metadata"]["resourceVersion"] = json!("7");
+    let server = Server::of([node.clone()]);
+    node["metadata"]["resourceVersion"] = json!("9");
+    server.answer("PATCH nodes/n", Some(200), node.clone());
+    node["metadata"]["finalizers"] = json!([]);
+    server.answer("PATCH nodes/n", Some(200), node);
+    let context = server.context().await;
+    assert_eq!(look(&context).await, Action::await_change());
+    let asked = || ["GET nodes/n", "DELETE nodes/n", "PATCH nodes/n"].map(|what| server.asked(what));
+    let before = asked();
+    assert_eq!(before[2], 2, "it is retired, and let go");
+    assert_eq!(look(&context).await, Action::requeue(LEAST_PAUSE));
+    assert_eq!(asked(), before);
+}
+
+#[tokio::test]
+async fn a_node_is_read_before_it_is_tainted_only_where_it_seems_to_be() {
+    let node = |name: &str, taints: serde_json::Value| {
+        let metadata = json!({ "name": name, "uid": name });
+        json!({ "kind": "Node", "metadata": metadata, "spec": { "taints": taints } })
+    };
+    let server = Server::of([node("open", json!([])), node("was", json!([effect::disrupted_taint()]))]);
+    let context = server.context().await;
+    // which the watch has yet to show
+    server.put(node("was", json!([])));
+    for (name, read) in [("open", 0), ("was", 1)] {
+        let taint = effect::Effect::Taint(context.which(&name.into()));
+        assert_eq!(effect::apply(&context.client, &taint).await.expect("answers"), effect::Outcome::Done);
+        assert_eq!(server.get(&format!("nodes/{name}"))["spec"]["taints"], json!([effect::disrupted_taint()]));
+        assert_eq!(server.asked(&format!("GET nodes/{name}")), read, "{name}");
+    }
 }
 
 #[tokio::test]
