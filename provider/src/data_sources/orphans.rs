@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
-use karp_domain::api::{Ec2NodeClass, NodeClaim, NodeClaimStatus};
+use karp_domain::api::{Ec2NodeClass, NodeClaim};
 use karp_domain::orphans::{Known, What};
 use kube::Client;
 use kube::api::{DynamicObject, ListParams};
@@ -85,21 +85,21 @@ async fn known(client: &Client) -> Result<Known, Failure> {
     let claims = listed_raw::<NodeClaim>(client, &ListParams::default()).await.map_err(told)?;
     let classes = listed_raw::<Ec2NodeClass>(client, &ListParams::default()).await.map_err(told)?;
     let nodes = listed::<Node>(client, &ListParams::default()).await.map_err(told)?;
-    Ok(accounting(claims, classes, nodes))
+    Ok(accounting(&claims, &classes, &nodes))
 }
 
 /// Gathers what accounts for things in AWS, and reads no more of it: an object that the API server admits and that cannot be read as a whole accounts
 /// for what was made for it all the same.
-fn accounting(claims: Vec<DynamicObject>, classes: Vec<DynamicObject>, nodes: Vec<Node>) -> Known {
-    let claim = |object: DynamicObject| {
-        let provider_id = object.data["status"]["providerID"].as_str().map(str::to_owned);
-        let status = Some(NodeClaimStatus { provider_id, ..NodeClaimStatus::default() });
-        NodeClaim { metadata: object.metadata, status, ..NodeClaim::default() }
-    };
-    let class = |object: DynamicObject| Ec2NodeClass { metadata: object.metadata, ..Ec2NodeClass::default() };
-    let claims: Vec<NodeClaim> = claims.into_iter().map(claim).collect();
-    let classes: Vec<Ec2NodeClass> = classes.into_iter().map(class).collect();
-    Known::new(&claims, &classes, nodes.into_iter().filter_map(|node| node.spec?.provider_id))
+fn accounting(claims: &[DynamicObject], classes: &[DynamicObject], nodes: &[Node]) -> Known {
+    let mut known = Known::default();
+    for claim in claims {
+        known.note_claim(claim.metadata.name.as_deref(), claim.data["status"]["providerID"].as_str());
+    }
+    for class in classes {
+        known.note_class(class.metadata.name.as_deref(), class.metadata.uid.as_deref());
+    }
+    nodes.iter().filter_map(|node| node.spec.as_ref()?.provider_id.as_deref()).for_each(|id| known.note_node(id));
+    known
 }
 
 #[cfg(test)]
@@ -117,8 +117,8 @@ mod tests {
             let metadata = json!({ "name": name, "uid": format!("{name}-uid") });
             serde_json::from_value(json!({ "metadata": metadata, "spec": 1, "status": status })).expect("an object")
         };
-        let claims = vec![odd("new", json!({})), odd("old", json!({ "providerID": "aws:///eu-west-1a/i-1" }))];
-        let known = accounting(claims, vec![odd("class", json!({}))], Vec::new());
+        let claims = [odd("new", json!({})), odd("old", json!({ "providerID": "aws:///eu-west-1a/i-1" }))];
+        let known = accounting(&claims, &[odd("class", json!({}))], &[]);
         let orphaned = |left: Left| left.orphaned(Some(&known)).is_some();
         let of_claim = |id: &str, claim: &str| Left { claim: Some(claim.to_owned()), ..Left::new(What::Instances, id) };
         assert!(!orphaned(of_claim("i-9", "new")) && orphaned(of_claim("i-9", "other")));

@@ -9,9 +9,6 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use crate::api::{Ec2NodeClass, NodeClaim};
-use crate::lifecycle::provider_id;
-
 /// What is younger may be on its way in or out: a launch has ended by then ([`crate::lifecycle::LAUNCH_TIMEOUT`]), and a controller that runs has
 /// collected an unclaimed instance (two passes, 2 min apart).
 pub const GRACE: SignedDuration = SignedDuration::from_mins(10);
@@ -122,19 +119,20 @@ pub enum Why {
 }
 
 impl Known {
-    /// Gathers what a cluster knows; Nodes are given by their provider ids.
-    pub fn new<N: AsRef<str>>(
-        claims: &[NodeClaim],
-        classes: &[Ec2NodeClass],
-        nodes: impl IntoIterator<Item = N>,
-    ) -> Self {
-        let of_class = |class: &Ec2NodeClass| [class.metadata.name.clone(), class.metadata.uid.clone()];
-        Self {
-            claims: claims.iter().filter_map(|claim| claim.metadata.name.clone()).collect(),
-            claimed: claims.iter().filter_map(provider_id).map(instance).collect(),
-            nodes: nodes.into_iter().map(|id| instance(id.as_ref())).collect(),
-            classes: classes.iter().flat_map(of_class).flatten().collect(),
-        }
+    /// Notes a NodeClaim, and the provider id of the instance that it stands for.
+    pub fn note_claim(&mut self, name: Option<&str>, provider_id: Option<&str>) {
+        self.claims.extend(name.map(str::to_owned));
+        self.claimed.extend(provider_id.map(instance));
+    }
+
+    /// Notes a node class.
+    pub fn note_class(&mut self, name: Option<&str>, uid: Option<&str>) {
+        self.classes.extend([name, uid].into_iter().flatten().map(str::to_owned));
+    }
+
+    /// Notes a Node, whoever made it, by its provider id.
+    pub fn note_node(&mut self, provider_id: &str) {
+        self.nodes.insert(instance(provider_id));
     }
 
     /// Says whether the cluster has no NodeClaim at all.
@@ -206,22 +204,15 @@ fn instance(provider_id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
-
-    fn read<K: serde::de::DeserializeOwned>(object: Value) -> K {
-        serde_json::from_value(object).expect("a readable object")
-    }
 
     /// A cluster with the claim `a` on `i-1`, the class `default` of uid `uid-1`, and a node of somebody else on `i-9`.
     fn known() -> Known {
-        let reference = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });
-        let claim = json!({ "metadata": { "name": "a" }, "spec": { "nodeClassRef": reference, "requirements": [] },
-            "status": { "providerID": "aws:///us-east-1a/i-1" } });
-        let class = json!({ "metadata": { "name": "default", "uid": "uid-1" },
-            "spec": { "amiSelectorTerms": [], "subnetSelectorTerms": [], "securityGroupSelectorTerms": [] } });
-        Known::new(&[read(claim)], &[read(class)], ["aws:///us-east-1a/i-1", "aws:///us-east-1b/i-9"])
+        let mut known = Known::default();
+        known.note_claim(Some("a"), Some("aws:///us-east-1a/i-1"));
+        known.note_class(Some("default"), Some("uid-1"));
+        ["aws:///us-east-1a/i-1", "aws:///us-east-1b/i-9"].map(|id| known.note_node(id));
+        known
     }
 
     #[test]

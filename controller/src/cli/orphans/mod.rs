@@ -10,8 +10,10 @@ use anyhow::Context;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use karp_aws::{Clients, Error, Settings, instance_profiles, leftovers};
 use karp_domain::api::{Ec2NodeClass, NodeClaim};
+use karp_domain::lifecycle::provider_id;
 use karp_domain::orphans::{Known, Left, What, Why};
 use kube::Resource;
 
@@ -20,7 +22,7 @@ use self::whose::Named;
 use super::live::{self, Cluster};
 use super::text;
 use super::world::Output;
-use crate::observe::unread::{Broken, Guarded};
+use crate::observe::unread::Guarded;
 use crate::options::go_duration;
 
 /// The exit code when there are orphans.
@@ -95,11 +97,11 @@ async fn find(options: &Options) -> anyhow::Result<Report> {
 async fn asked(aws: &Clients, name: &str, cluster: &Cluster, there: &[Left]) -> anyhow::Result<Known> {
     let config = cluster.config().await.context("there is no cluster to ask; where it is gone, say --cluster-gone")?;
     let client = live::client(config.clone())?;
-    let claims = listed(live::every(&client, by_name::<NodeClaim>).await)?;
-    let classes = listed(live::every(&client, by_name::<Ec2NodeClass>).await)?;
+    let claims = listed::<NodeClaim, _>(live::every(&client, standing).await)?;
+    let classes = listed::<Ec2NodeClass, _>(live::every(&client, named::<Ec2NodeClass>).await)?;
     let nodes = live::every(&client, |node: Node| node.spec.and_then(|spec| spec.provider_id)).await;
     let nodes = nodes.context("nodes cannot be listed, so nothing is known of orphans")?;
-    let known = Known::new(&claims, &classes, nodes.into_iter().flatten());
+    let known = accounting(&claims, &classes, nodes.iter().flatten());
     let ours = |left: &Left| left.what == What::Instances && left.orphaned(Some(&known)).is_none();
     if !there.iter().any(ours) {
         whose::same(aws, name, &config).await?;
@@ -107,21 +109,34 @@ async fn asked(aws: &Clients, name: &str, cluster: &Cluster, there: &[Left]) -> 
     Ok(known)
 }
 
-/// Gives an object; of one that the API server admits and that cannot be read, what can be, and at the least its name and uid: it accounts for
-/// what was made for it all the same.
-fn by_name<K: Resource + Default>(one: Guarded<K>) -> K {
-    one.0.unwrap_or_else(|broken| {
-        let Broken { unread, stand_in } = *broken;
-        stand_in.unwrap_or_else(|| {
-            let mut bare = K::default();
-            bare.meta_mut().clone_from(&unread.metadata);
-            bare
-        })
-    })
+/// Gathers what accounts for things in AWS: claims with their provider ids, node classes, and nodes by theirs.
+fn accounting<'a>(
+    claims: &[(ObjectMeta, Option<String>)],
+    classes: &[ObjectMeta],
+    nodes: impl Iterator<Item = &'a String>,
+) -> Known {
+    let mut known = Known::default();
+    claims.iter().for_each(|(claim, id)| known.note_claim(claim.name.as_deref(), id.as_deref()));
+    classes.iter().for_each(|class| known.note_class(class.name.as_deref(), class.uid.as_deref()));
+    nodes.for_each(|id| known.note_node(id));
+    known
+}
+
+/// Answers an object's metadata, which can be read of all that the API server admits: what cannot be read as a whole accounts for what was made
+/// for it all the same.
+fn named<K: Resource>(one: Guarded<K>) -> ObjectMeta {
+    one.0.map_or_else(|broken| broken.unread.metadata.clone(), |object| object.meta().clone())
+}
+
+/// The same of a claim, with the provider id of the instance that it stands for.
+fn standing(one: Guarded<NodeClaim>) -> (ObjectMeta, Option<String>) {
+    let claim = one.0.as_ref().ok().or_else(|| one.0.as_ref().err()?.stand_in.as_ref());
+    let id = claim.and_then(provider_id).map(str::to_owned);
+    (named(one), id)
 }
 
 /// Names the kind that cannot be listed; a cluster that does not know it may be another one.
-fn listed<K: Resource<DynamicType = ()>>(listed: kube::Result<Vec<K>>) -> anyhow::Result<Vec<K>> {
+fn listed<K: Resource<DynamicType = ()>, T>(listed: kube::Result<Vec<T>>) -> anyhow::Result<Vec<T>> {
     let kind = K::plural(&());
     listed.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 404 => anyhow::anyhow!(
@@ -184,8 +199,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_accounts_for_what_was_made_for_it() {
-        let known =
-            Known::new(&[by_name::<NodeClaim>(odd("c"))], &[by_name::<Ec2NodeClass>(odd("n"))], Vec::<String>::new());
+        let known = accounting(&[standing(odd("c"))], &[named::<Ec2NodeClass>(odd("n"))], [].iter());
         let instance = |of: &str| Left { claim: Some(of.to_owned()), ..Left::new(What::Instances, "i-1") };
         assert_eq!(instance("c").orphaned(Some(&known)), None);
         assert!(instance("d").orphaned(Some(&known)).is_some(), "there is no such claim");
