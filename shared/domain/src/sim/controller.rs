@@ -22,7 +22,7 @@ use crate::api::conditions::{self, ConditionStatus};
 use crate::api::{NodeClaim, labels};
 use crate::batch::{Batcher, Window};
 use crate::catalogue::Unavailable;
-use crate::cluster::{Assumed, Node, Pod, PodKey, Reply, Snapshot};
+use crate::cluster::{Assumed, Pod, PodKey, Reply, Snapshot};
 use crate::disruption::{self, Act, Begun, Candidate, Cause, Command, Decided, Execution, Memory, Progress};
 use crate::eviction::Answers;
 use crate::interruption::Recall;
@@ -133,11 +133,11 @@ impl Controller<'_> {
                 && node.spec.as_ref().and_then(|s| s.provider_id.as_deref()) == provider_id(&claim)
         };
         let node = self.view.nodes().values().find(on).cloned();
-        let read = node.as_ref().and_then(|node| Node::from_kube(node).ok());
+        let read = node.as_ref().and_then(|node| self.view.node(node.metadata.name.as_deref()?));
         let pool =
             claim.metadata.labels.as_ref().and_then(|all| all.get(labels::NODE_POOL)).cloned().unwrap_or_default();
         let quiet = world.pool(&pool).and_then(|pool| pool.consolidate_after);
-        let step = self.decisions.step(&claim, read.as_ref(), quiet, world.clock()).step;
+        let step = self.decisions.step(&claim, read.as_deref(), quiet, world.clock()).step;
         let recall = Recall::of(claim.metadata.annotations.as_ref());
         if let Some(recall) = recall.filter(|_| !matches!(step, Step::Leave | Step::End)) {
             return self.replace(world, &claim, node.as_ref(), recall);

@@ -1,6 +1,6 @@
 //! What a controller's watches show: each kind by itself late, cut off now and then and listed anew.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -57,13 +57,15 @@ struct Stream<K, V> {
     cut: Option<Timestamp>,
     /// What it shows has been compared with what there was.
     compared: bool,
+    /// What it shows of these is another than it was when they were last read.
+    unread: BTreeSet<K>,
 }
 
 impl<K: Ord + Clone, V: Clone + PartialEq> Stream<K, V> {
     /// Begins with a listing.
     fn begin(past: &Past<K, V>, now: Timestamp, decisions: &dyn Decisions) -> Self {
-        let mut stream =
-            Stream { seen: Watched::default(), shown: now, last: Arc::default(), cut: None, compared: false };
+        let (seen, last, unread) = (Watched::default(), Arc::default(), BTreeSet::new());
+        let mut stream = Stream { seen, shown: now, last, cut: None, compared: false, unread };
         stream.relist(past, now, decisions);
         stream
     }
@@ -71,6 +73,7 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Stream<K, V> {
     fn relist(&mut self, past: &Past<K, V>, now: Timestamp, decisions: &dyn Decisions) {
         let Some(state) = past.at(now) else { return };
         let before = if decisions.forgets_on_listing() { Vec::new() } else { self.ghosts(state) };
+        self.unread.extend(self.seen.known().keys().chain(state.keys()).cloned());
         self.seen.list();
         for (key, value) in state.iter() {
             self.seen.listed(key.clone(), value.clone());
@@ -105,9 +108,11 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Stream<K, V> {
             }
             for key in self.last.keys().filter(|key| !state.contains_key(*key)) {
                 self.seen.remove(key);
+                self.unread.insert(key.clone());
             }
             for (key, value) in state.iter().filter(|(key, value)| self.last.get(*key) != Some(*value)) {
                 self.seen.put(key.clone(), value.clone());
+                self.unread.insert(key.clone());
             }
             (self.last, self.compared) = (state.clone(), false);
         }
@@ -121,6 +126,25 @@ impl<K: Ord + Clone, V: Clone + PartialEq> Stream<K, V> {
     }
 }
 
+/// What was read of objects that a watch shows; of those that can be read.
+struct Readings<K, T>(BTreeMap<K, Arc<T>>);
+
+impl<K: Ord, T> Readings<K, T> {
+    /// Reads those anew that the watch shows otherwise than before.
+    fn renew<V>(&mut self, stream: &mut Stream<K, V>, read: impl Fn(&V) -> Option<T>) {
+        for key in std::mem::take(&mut stream.unread) {
+            match stream.seen.known().get(&key).and_then(&read) {
+                Some(object) => drop(self.0.insert(key, Arc::new(object))),
+                None => drop(self.0.remove(&key)),
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<T>> {
+        self.0.values().cloned().collect()
+    }
+}
+
 /// What the watches of one controller show.
 pub(super) struct View {
     claims: Stream<String, NodeClaim>,
@@ -130,20 +154,37 @@ pub(super) struct View {
     pools: Stream<Arc<str>, Arc<Pool>>,
     /// Budgets of pods and pools are seen by their watches; else as they are.
     rules_are_late: bool,
+    read_claims: Readings<String, Claim>,
+    read_nodes: Readings<String, Node>,
+    read_pods: Readings<PodKey, Pod>,
 }
 
 impl View {
     /// Lists everything, as a controller that starts.
     pub(super) fn begin(world: &World, decisions: &dyn Decisions) -> Self {
         let (past, now) = (&world.past, world.now);
-        View {
+        let mut view = View {
             claims: Stream::begin(&past.claims, now, decisions),
             nodes: Stream::begin(&past.nodes, now, decisions),
             pods: Stream::begin(&past.pods, now, decisions),
             budgets: Stream::begin(&past.budgets, now, decisions),
             pools: Stream::begin(&past.pools, now, decisions),
             rules_are_late: world.faults.rules_lag_seconds > 0,
-        }
+            read_claims: Readings(BTreeMap::new()),
+            read_nodes: Readings(BTreeMap::new()),
+            read_pods: Readings(BTreeMap::new()),
+        };
+        view.read();
+        view
+    }
+
+    fn read(&mut self) {
+        self.read_claims.renew(&mut self.claims, |claim| Claim::from_kube(claim).ok());
+        self.read_nodes.renew(&mut self.nodes, |node| Node::from_kube(node).ok());
+        self.read_pods.renew(&mut self.pods, |pod| Some(pod.clone()));
+        // these are kept as they are read
+        self.budgets.unread.clear();
+        self.pools.unread.clear();
     }
 
     /// Lets the watches go on; each may be late, or be cut off for a while.
@@ -160,6 +201,7 @@ impl View {
         self.nodes.advance(&past.nodes, now, lags[1], decisions);
         self.pods.advance(&past.pods, now, lags[2], decisions);
         self.advance_rules(world, decisions);
+        self.read();
         let faithful = self.claims.is_true()
             && self.nodes.is_true()
             && self.pods.is_true()
@@ -195,6 +237,11 @@ impl View {
         self.nodes.seen.known()
     }
 
+    /// What was read of a node, if it can be.
+    pub(super) fn node(&self, name: &str) -> Option<Arc<Node>> {
+        self.read_nodes.0.get(name).cloned()
+    }
+
     pub(super) const fn pods(&self) -> &BTreeMap<PodKey, Pod> {
         self.pods.seen.known()
     }
@@ -206,12 +253,12 @@ impl View {
 
     /// The snapshot of what is seen, with what can be bought.
     pub(super) fn snapshot(&self, world: &World, catalogue: Arc<Catalogue>) -> Snapshot {
-        let mut pods: Vec<Arc<Pod>> = self.pods().values().cloned().map(Arc::new).collect();
+        let mut pods = self.read_pods.all();
         foresee(&mut pods);
         let mut snapshot = Snapshot {
             pods,
-            nodes: self.nodes().values().filter_map(|node| Node::from_kube(node).ok()).map(Arc::new).collect(),
-            claims: self.claims().values().filter_map(|claim| Claim::from_kube(claim).ok()).map(Arc::new).collect(),
+            nodes: self.read_nodes.all(),
+            claims: self.read_claims.all(),
             ..world.bare_snapshot(catalogue)
         };
         if self.rules_are_late {
