@@ -21,6 +21,8 @@ pub fn command(tofu: &Path, folder: &Path, arguments: &[&str]) -> Command {
     }
     command.env("TF_CLI_CONFIG_FILE", folder.join("tofu.rc")).env("TF_IN_AUTOMATION", "1");
     command.env("HOME", folder).env("AWS_EC2_METADATA_DISABLED", "true");
+    // what lives for less than a second need not look for garbage
+    command.env("GOGC", "400");
     command
 }
 
