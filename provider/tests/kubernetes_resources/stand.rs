@@ -3,11 +3,12 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use karp_kube::client::{Choice, Connection, connect};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::runtime::{self, Runtime};
 
 use crate::others::{self, Left};
 use crate::rc;
@@ -33,6 +34,37 @@ pub struct Cluster {
     tools: PathBuf,
     tofu: PathBuf,
     _share: Share,
+}
+
+/// The path of what kubectl's `get` would read, for the kinds that tests ask for most.
+fn path(what: &[&str]) -> Option<String> {
+    let (namespace, rest) = match what {
+        ["-n", namespace, rest @ ..] => (format!("namespaces/{namespace}/"), rest),
+        rest => (String::new(), rest),
+    };
+    let (kind, rest) = rest.split_first()?;
+    let (group, plural, is_namespaced) = match *kind {
+        "nodepool" => ("apis/karpenter.sh/v1", "nodepools", false),
+        "nodeclaim" | "nodeclaims" => ("apis/karpenter.sh/v1", "nodeclaims", false),
+        "nodeoverlay" => ("apis/karpenter.sh/v1alpha1", "nodeoverlays", false),
+        "ec2nodeclass" => ("apis/karpenter.k8s.aws/v1", "ec2nodeclasses", false),
+        "crd" => ("apis/apiextensions.k8s.io/v1", "customresourcedefinitions", false),
+        "namespace" => ("api/v1", "namespaces", false),
+        "pods" => ("api/v1", "pods", true),
+        "configmap" => ("api/v1", "configmaps", true),
+        "deployment" => ("apis/apps/v1", "deployments", true),
+        _ => return None,
+    };
+    if is_namespaced == namespace.is_empty() {
+        return None;
+    }
+    let of = match rest {
+        [] => String::new(),
+        ["-l", label] => format!("?labelSelector={}", label.replace('=', "%3D").replace('/', "%2F")),
+        [name] => format!("/{name}"),
+        _ => return None,
+    };
+    Some(format!("/{group}/{namespace}{plural}{of}"))
 }
 
 impl Cluster {
@@ -82,12 +114,32 @@ impl Cluster {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Reads an object; null when it is not there.
+    /// Reads an object, or a list, named as for kubectl's `get`; null when it is not there. What tests ask for again and again is asked for without
+    /// kubectl, which takes longer to start than the API server to answer.
     pub fn get(&self, what: &[&str]) -> Value {
+        if let Some(path) = path(what) {
+            return self.ask(&path);
+        }
         let output = self.command(&[&["get", "-o", "json"], what].concat()).output().unwrap();
         let missing = String::from_utf8_lossy(&output.stderr).contains("NotFound");
         assert!(output.status.success() || missing, "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// Asks the API server for what is at a path; null when nothing is.
+    fn ask(&self, path: &str) -> Value {
+        static SHARED: OnceLock<(Runtime, kube::Client)> = OnceLock::new();
+        let (runtime, client) = SHARED.get_or_init(|| {
+            let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let client = runtime.block_on(self.client());
+            (runtime, client)
+        });
+        let request = http::Request::get(path).body(Vec::new()).unwrap();
+        match runtime.block_on(client.request(request)) {
+            Ok(found) => found,
+            Err(kube::Error::Api(status)) if status.code == 404 => Value::Null,
+            Err(error) => panic!("{path}: {error}"),
+        }
     }
 
     /// Makes a token of a service account.
