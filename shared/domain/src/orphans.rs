@@ -211,7 +211,9 @@ mod tests {
         let mut known = Known::default();
         known.note_claim(Some("a"), Some("aws:///us-east-1a/i-1"));
         known.note_class(Some("default"), Some("uid-1"));
-        ["aws:///us-east-1a/i-1", "aws:///us-east-1b/i-9"].map(|id| known.note_node(id));
+        for id in ["aws:///us-east-1a/i-1", "aws:///us-east-1b/i-9"] {
+            known.note_node(id);
+        }
         known
     }
 
