@@ -118,7 +118,7 @@ fn late(stand: &Stand<'_>, arguments: &[&str]) -> String {
 
 #[test]
 fn a_fargate_profile_that_takes_longer_is_in_state() {
-    let Some(sandbox) = Sandbox::alone("late_fargate") else { return };
+    let Some(sandbox) = Sandbox::in_quiet("late_fargate") else { return };
     let before = sandbox.what_exists();
     let name = unique("late-fargate");
     let config = PROFILE.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
@@ -145,7 +145,7 @@ fn a_fargate_profile_that_takes_longer_is_in_state() {
 /// EKS changes one profile of a cluster at a time. The last of many waits for longer than its own limit, which begins with its turn.
 #[test]
 fn the_limits_of_many_fargate_profiles_begin_with_their_turns() {
-    let Some(sandbox) = Sandbox::alone("late_fargate_turns") else { return };
+    let Some(sandbox) = Sandbox::in_quiet("late_fargate_turns") else { return };
     let (before, name) = (sandbox.what_exists(), unique("turns"));
     let config = TURNS.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
     let stand = sandbox.stand(&config);
@@ -170,7 +170,7 @@ fn the_limits_of_many_fargate_profiles_begin_with_their_turns() {
 /// A role is waited for while it may be new; one that EKS never takes is told with its answer.
 #[test]
 fn a_fargate_profile_whose_role_is_refused_says_why() {
-    let Some(sandbox) = Sandbox::alone("late_fargate_role") else { return };
+    let Some(sandbox) = Sandbox::in_quiet("late_fargate_role") else { return };
     let (before, name) = (sandbox.what_exists(), unique("late-role"));
     let config = PROFILE.replace("NAME", &name).replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids));
     let stand = sandbox.stand(&config);
@@ -193,7 +193,7 @@ fn a_fargate_profile_whose_role_is_refused_says_why() {
 /// SQS refuses a name for a minute after its queue was deleted; and rules come one after the other, in a change as in a creation.
 #[test]
 fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
-    let Some(sandbox) = Sandbox::alone("late_queue") else { return };
+    let Some(sandbox) = Sandbox::in_quiet("late_queue") else { return };
     let before = sandbox.what_exists();
     let name = unique("late-queue");
     let config = |more: &str| {
@@ -250,7 +250,7 @@ fn a_queue_whose_name_or_rules_take_longer_ends_at_its_limit() {
 /// What others are slow to make or to show, with limits of a second: one error for each, which says so, and state has what was made.
 #[tokio::test]
 async fn what_is_not_made_or_seen_in_time_ends_at_its_limit() {
-    let Some(sandbox) = Sandbox::alone("late_each") else { return };
+    let Some(sandbox) = Sandbox::in_quiet("late_each") else { return };
     let before = sandbox.what_exists();
     let (name, iam) = (unique("late"), sandbox.iam().await);
     let node = format!("{name}-node");

@@ -47,8 +47,8 @@ impl Sandbox {
     }
 
     /// The same for a test that measures how long something takes.
-    pub fn alone(test: &str) -> Option<Self> {
-        Self::with(test, Need::Alone)
+    pub fn in_quiet(test: &str) -> Option<Self> {
+        Self::with(test, Need::Quiet)
     }
 
     fn with(test: &str, need: Need) -> Option<Self> {
