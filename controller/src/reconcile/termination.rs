@@ -99,7 +99,9 @@ async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Result<Action, Err
         Ok(all) => all,
         Err(error) => {
             // since when it has been drained bounds how long volumes are waited for, whoever goes on with it
-            mark(claim.as_deref(), &context, &[(conditions::DRAINED, Mark::Done)]).await?;
+            if let Err(also) = mark(claim.as_deref(), &context, &[(conditions::DRAINED, Mark::Done)]).await {
+                tracing::warn!(Node.name = node.name_any(), error = %also, "cannot write since when a node is drained");
+            }
             return Err(error);
         }
     };

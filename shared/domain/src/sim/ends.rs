@@ -220,14 +220,13 @@ impl Controller<'_> {
         if !world.volumes.are_used() {
             return Ok(Some(world.clock()));
         }
-        let drained = self.drained_at(world, leaving)?;
-        if !self.detached(world, leaving, drained)? {
-            return Ok(None);
-        }
-        if known && self.has_unseen(world, leaving)? {
+        let drained = self.drained_at(world, leaving);
+        let all_detached = self.detached(world, leaving, drained)?;
+        if all_detached && known && self.has_unseen(world, leaving)? {
             return self.drains_again(world, leaving).map(|()| None);
         }
-        Ok(Some(drained))
+        self.tell_drained(world, leaving)?;
+        Ok(all_detached.then_some(drained))
     }
 
     /// Evicts and deletes the pods of a node whose turn it is.

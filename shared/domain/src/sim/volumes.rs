@@ -154,14 +154,16 @@ impl Controller<'_> {
         self.drained.contains_key(leaving.id) || leaving.claim.is_some_and(|claim| is_true(claim, conditions::DRAINED))
     }
 
-    /// Notes that a node is drained; answers since when.
-    pub(super) fn drained_at(&mut self, world: &mut World, leaving: &Leaving<'_>) -> Result<Timestamp, Stop> {
+    /// Notes in this process that a node is drained; answers since when it has been.
+    pub(super) fn drained_at(&mut self, world: &World, leaving: &Leaving<'_>) -> Timestamp {
         let found = *self.drained.entry(leaving.id.to_owned()).or_insert(world.clock());
-        let Some(claim) = leaving.claim else { return Ok(found) };
-        if !is_true(claim, conditions::DRAINED) {
-            set(world, claim, |status, now| yes(status, conditions::DRAINED, now))?;
-        }
-        Ok(lifecycle::since(claim, conditions::DRAINED).unwrap_or(found))
+        leaving.claim.and_then(|claim| lifecycle::since(claim, conditions::DRAINED)).unwrap_or(found)
+    }
+
+    /// Tells in its claim that a node is drained: once its volumes have been looked at, whatever that says.
+    pub(super) fn tell_drained(&self, world: &mut World, leaving: &Leaving<'_>) -> Result<(), Stop> {
+        let Some(claim) = leaving.claim.filter(|claim| !is_true(claim, conditions::DRAINED)) else { return Ok(()) };
+        set(world, claim, |status, now| yes(status, conditions::DRAINED, now))
     }
 
     /// Notes that a node that was drained is not any more.
