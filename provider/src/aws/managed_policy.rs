@@ -6,6 +6,7 @@ use aws_sdk_iam::Client;
 use karp_domain::iam::MANAGED_POLICY_LIMIT;
 use tfplugin::Context;
 
+use super::marked::is_left;
 use super::role::{check_adoptable, check_path};
 use super::tags::{CLUSTER_KEY, Change, IamObject, Tags, from_iam_tags, iam_tags};
 use super::wait::{detached, in_time, settle};
@@ -32,7 +33,17 @@ pub fn is_part(role: &str, arn: &str) -> bool {
     arn.contains(":policy/") && number.is_some_and(|number| number.parse::<u8>().is_ok())
 }
 
-/// Adds to tags for which role a policy is made.
+/// Gives the ARN of the part that follows all of these.
+fn next_part(arns: &BTreeSet<String>) -> Option<String> {
+    let numbered = arns.iter().filter_map(|arn| {
+        let (whole, number) = arn.rsplit_once('-')?;
+        Some((whole, number.parse::<u8>().ok()?))
+    });
+    let (whole, last) = numbered.max_by_key(|(_, number)| *number)?;
+    Some(format!("{whole}-{}", u16::from(last) + 1))
+}
+
+/// Adds to tags for which role a policy or an association is made.
 pub fn for_role(role: &str, tags: &Tags) -> Tags {
     let mut tags = tags.clone();
     // A role's name may have commas, a tag's value may not; a slash is in no name.
@@ -40,9 +51,9 @@ pub fn for_role(role: &str, tags: &Tags) -> Tags {
     tags
 }
 
-/// Says whether tags of a policy tell that it was made for the same role of the same cluster as is wanted. Who has the role has its policies,
+/// Says whether tags of a policy or an association tell that it was made for the same role of the same cluster as is wanted. Who has the role has its policies,
 /// also those that nobody finished or that others took off it.
-fn is_same_role(actual: &Tags, wanted: &Tags) -> bool {
+pub fn is_same_role(actual: &Tags, wanted: &Tags) -> bool {
     wanted.contains_key(ROLE_KEY) && [ROLE_KEY, CLUSTER_KEY].iter().all(|key| actual.get(*key) == wanted.get(*key))
 }
 
@@ -180,6 +191,34 @@ pub async fn parts_of(iam: &Client, name: &str) -> Result<BTreeSet<String>, Fail
     Ok(all)
 }
 
+/// Finds the parts behind those that state knows which a run that was killed made, by the tags of the known ones. Whether there is one more is asked
+/// together with what [`find`] asks.
+pub async fn left_parts(aws: &Aws, known: &BTreeSet<String>, tags: &Tags) -> Result<BTreeSet<String>, Failure> {
+    let (mut all, mut left) = (known.clone(), BTreeSet::new());
+    while let Some(next) = next_part(&all) {
+        match is_left_part(aws, &all, &next, tags).await {
+            Ok(true) => {}
+            Ok(false) => break,
+            // of what may not be seen nobody can say that it is a part
+            Err(failure) if failure.kind == Kind::Denied => break,
+            Err(failure) => return Err(failure),
+        }
+        all.insert(next.clone());
+        left.insert(next);
+    }
+    Ok(left)
+}
+
+async fn is_left_part(aws: &Aws, known: &BTreeSet<String>, next: &str, tags: &Tags) -> Result<bool, Failure> {
+    let mut asked: BTreeSet<String> = known.iter().skip(1).cloned().collect();
+    asked.insert(next.to_owned());
+    if !aws.reads().versions(&asked).await?.contains_key(next) {
+        return Ok(false);
+    }
+    let found = look(aws.iam(), next).await?;
+    Ok(found.is_some_and(|found| is_left(&found.tags, tags) && !found.tags.contains_key(ROLE_KEY)))
+}
+
 async fn look(iam: &Client, arn: &str) -> Result<Option<Found>, Failure> {
     let answer = match iam.get_policy().policy_arn(arn).send().await {
         Ok(answer) => answer,
@@ -304,6 +343,16 @@ mod tests {
             assert!(!is_same_role(&other, &wanted), "{other:?}");
         }
         assert!(!is_same_role(&of("prod"), &of("prod")), "of no role");
+    }
+
+    #[test]
+    fn a_part_follows_the_last_one() {
+        let arns = |numbers: &[u8]| numbers.iter().map(|n| format!("arn:aws:iam::1:policy/p/a-b-{n}")).collect();
+        for (numbers, next) in [(&[1][..], 2), (&[1, 2], 3), (&[1, 10, 2, 9], 11), (&[255], 256)] {
+            assert_eq!(next_part(&arns(numbers)), Some(format!("arn:aws:iam::1:policy/p/a-b-{next}")));
+        }
+        assert_eq!(next_part(&arns(&[])), None);
+        assert_eq!(next_part(&BTreeSet::from(["arn:aws:iam::1:policy/a".to_owned()])), None);
     }
 
     #[test]

@@ -51,6 +51,12 @@ impl Mark {
     }
 }
 
+/// Says whether an object that no state knows was left by a run that was killed, by the tags that what it belongs to has: it is marked, and of the same
+/// cluster. Its name must say what it belongs to, so that the mark's age does not matter.
+pub fn is_left(actual: &Tags, owner: &Tags) -> bool {
+    actual.contains_key(UNFINISHED) && actual.get(CLUSTER_KEY) == owner.get(CLUSTER_KEY)
+}
+
 /// Has the marks of objects taken off that state will know of, however their creation ends: state keeps what was made also where it fails.
 pub struct Answered<'s> {
     session: &'s Session,
@@ -98,5 +104,7 @@ mod tests {
         assert_eq!(mark.resumed(&mark.on(&of("b")), &of("a")), None, "another cluster's");
         assert_eq!(mark.resumed(&of("a"), &of("a")), None, "finished");
         assert_eq!(mark.resumed(&mark.on(&Tags::new()), &Tags::new()), Some(Tags::new()), "neither names a cluster");
+        assert!(is_left(&mark.on(&of("a")), &of("a")));
+        assert!(!is_left(&mark.on(&of("b")), &of("a")) && !is_left(&of("a"), &of("a")));
     }
 }

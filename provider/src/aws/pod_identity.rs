@@ -2,6 +2,7 @@
 
 use tfplugin::Context;
 
+use super::managed_policy::is_same_role;
 use super::role;
 use super::tags::{Change, Tags, retag_eks};
 use super::wait::settle;
@@ -173,6 +174,43 @@ pub async fn release(aws: &Aws, subject: &Subject<'_>, id: &str, role_arn: &str)
         Some((_, _, found)) if found.role_arn != role_arn => Ok(()),
         _ => delete(aws, subject, id).await,
     }
+}
+
+/// Deletes the associations that give pods this role and were made with it, as their tags tell, but for the one that is `kept`. EKS shows who gets which
+/// role one association at a time, so this is for a role that may have one which no state knows.
+pub async fn release_left(
+    aws: &Aws,
+    cluster: &str,
+    role_arn: &str,
+    tags: &Tags,
+    kept: Option<Subject<'_>>,
+) -> Result<(), Failure> {
+    for id in ids(aws, cluster).await? {
+        let found = match find_by_id(aws, cluster, &id).await {
+            Err(failure) if failure.kind == Kind::Denied => continue,
+            found => found?,
+        };
+        let Some((namespace, service_account, found)) = found else { continue };
+        let subject = Subject { cluster, namespace: &namespace, service_account: &service_account };
+        if found.role_arn == role_arn && is_same_role(&found.tags, tags) && kept != Some(subject) {
+            delete(aws, &subject, &id).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists the associations of a cluster; none where it is gone, or where nobody may see them.
+async fn ids(aws: &Aws, cluster: &str) -> Result<Vec<String>, Failure> {
+    let mut pages = aws.eks().list_pod_identity_associations().cluster_name(cluster).into_paginator().items().send();
+    let mut all = Vec::new();
+    while let Some(entry) = pages.next().await {
+        match entry.map_err(|e| Failure::aws(format!("list the pod identity associations of cluster {cluster:?}"), e)) {
+            Ok(entry) => all.extend(entry.association_id),
+            Err(failure) if failure.is_missing() || failure.kind == Kind::Denied => break,
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(all)
 }
 
 async fn delete(aws: &Aws, subject: &Subject<'_>, id: &str) -> Result<(), Failure> {

@@ -74,6 +74,11 @@ impl Event {
         format!("{}{suffix}", names::fit("", queue, LONGEST_ROLE - suffix.len()))
     }
 
+    /// Says in its rule whose it is.
+    fn description(self, queue: &str) -> String {
+        format!("Sends {:?} to queue {queue} for karp", self.detail_types.join(" and "))
+    }
+
     /// EventBridge wants lists even for one value.
     fn pattern(self) -> String {
         json!({ "source": [self.source], "detail-type": self.detail_types }).to_string()
@@ -233,6 +238,38 @@ pub async fn working_rules(
     Ok(working.map(|(event, rule)| (event.name.to_owned(), rule)).collect())
 }
 
+/// Gives the events beside those that state knows of which this queue has a rule: a run that was killed wrote it. Its description tells it from somebody
+/// else's of that name, also where it was not aimed at the queue yet.
+pub async fn left_rules(aws: &Aws, queue: &str, known: &BTreeSet<String>) -> Result<BTreeSet<String>, Failure> {
+    let mut left = BTreeSet::new();
+    if EVENTS.iter().all(|event| known.contains(event.name)) {
+        return Ok(left);
+    }
+    let rules = match aws.reads().rules(EVENTS.map(|event| event.rule_name(queue))).await {
+        // of what may not be seen nobody can say that it is the queue's
+        Err(failure) if failure.kind == Kind::Denied => return Ok(left),
+        rules => rules?,
+    };
+    let is_there = |event: &Event| !known.contains(event.name) && rules.contains_key(&event.rule_name(queue));
+    for event in EVENTS.into_iter().filter(is_there) {
+        if is_own(aws, event, queue).await? {
+            left.insert(event.name.to_owned());
+        }
+    }
+    Ok(left)
+}
+
+async fn is_own(aws: &Aws, event: Event, queue: &str) -> Result<bool, Failure> {
+    let rule = event.rule_name(queue);
+    match aws.events().describe_rule().name(&rule).send().await {
+        Ok(answer) => Ok(answer.description() == Some(&*event.description(queue))),
+        Err(e) => match Failure::aws(format!("read EventBridge rule {rule:?}"), e) {
+            failure if failure.is_missing() || failure.kind == Kind::Denied => Ok(false),
+            failure => Err(failure),
+        },
+    }
+}
+
 /// Writes a rule and its target; repeats make no difference, and come where EventBridge is still at another change.
 pub async fn put_rule(
     aws: &Aws,
@@ -256,8 +293,7 @@ async fn write_rule(
     let (rule, queue_name) = (event.rule_name(queue.name()), queue.name());
     // Tags in PutRule count for new rules only; an existing one is tagged by its ARN.
     let call = aws.events().put_rule().name(&rule).event_pattern(event.pattern()).state(RuleState::Enabled);
-    let call = call.description(format!("Sends {:?} to queue {queue_name} for karp", event.detail_types.join(" and ")));
-    let answer = call.send().await.map_err(|e| Failure::aws(doing, e))?;
+    let answer = call.description(event.description(queue_name)).send().await.map_err(|e| Failure::aws(doing, e))?;
     let arn = answer.rule_arn().unwrap_or_default().to_owned();
     // the rule was written just now
     let unseen = |failure: Failure| failure.unsettled_if(Failure::is_missing);

@@ -1,6 +1,6 @@
 //! `karp_controller_policy`: the controller's policy as managed policies, for a role that is made elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -13,6 +13,7 @@ use crate::aws::names::LONGEST_PROFILE;
 use crate::aws::tags::{IamObject, Tags};
 use crate::aws::{Origin, document};
 use crate::provider::{self, Handle};
+use crate::report::Failure;
 use crate::session::{Aws, Session, part_of_arn};
 
 const PREFIX: &str = "KarpController-";
@@ -116,7 +117,7 @@ impl Resource for ControllerPolicy {
         let look = async {
             let aws = session.aws().await?;
             let known = match &model.arns {
-                Some(arns) => arns.values().cloned().collect(),
+                Some(_) => known_and_left(&session, aws, &state, &model).await?,
                 None => managed_policy::parts_of(aws.iam(), model.name()).await?,
             };
             let found = managed_policy::find(aws, &known).await?;
@@ -140,8 +141,9 @@ impl Resource for ControllerPolicy {
     async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&prior)?;
-        let arns = model.arns.into_iter().flatten().map(|(_, arn)| arn).collect();
-        Ok(managed_policy::delete_all(session.aws().await?.iam(), ctx, &arns).await?)
+        let aws = session.aws().await?;
+        let arns = known_and_left(&session, aws, &prior, &model).await?;
+        Ok(managed_policy::delete_all(aws.iam(), ctx, &arns).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
@@ -190,6 +192,18 @@ impl ControllerPolicy {
         arns.retain(|name, _| parts.contains_key(name));
         Ok(with_arns(state, &arns))
     }
+}
+
+/// Gives the policies of a state, and those behind them that a run which was killed made.
+async fn known_and_left(
+    session: &Session,
+    aws: &Aws,
+    state: &Value,
+    model: &Model,
+) -> Result<BTreeSet<String>, Failure> {
+    let mut arns: BTreeSet<String> = model.arns.iter().flatten().map(|(_, arn)| arn.clone()).collect();
+    arns.extend(managed_policy::left_parts(aws, &arns, &session.owned(state)).await?);
+    Ok(arns)
 }
 
 fn with_arns(state: Value, arns: &BTreeMap<String, String>) -> Value {

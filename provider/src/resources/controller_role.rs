@@ -1,5 +1,7 @@
 //! `karp_controller_role`: the role of the controller, for its service account alone.
 
+mod association;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -8,6 +10,7 @@ use serde::Deserialize;
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Context, Diagnostics, Moved, PlannedChange, Resource, Schema, Value, async_trait};
 
+use self::association::{associate, check_association, is_new_to, plan_association, release_left};
 use super::controller_scope as scope;
 use super::iam_role::{self, Purpose};
 use crate::aws::managed_policy::{self, Part};
@@ -51,12 +54,15 @@ impl Model {
 
     /// Says whether policies of their own hold the document, as far as state tells.
     fn is_managed(&self) -> bool {
-        let role = self.name.as_deref().unwrap_or_default();
         match self.policy_mode.as_deref() {
             Some("managed") => true,
-            Some("auto") => self.policy_arns.iter().flatten().any(|arn| managed_policy::is_part(role, arn)),
+            Some("auto") => self.policy_arns.iter().flatten().any(|arn| managed_policy::is_part(self.name(), arn)),
             _ => false,
         }
+    }
+
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
     }
 
     fn arn(&self) -> &str {
@@ -240,6 +246,7 @@ impl Resource for ControllerRole {
         if moved && let Some(id) = &before.association_id {
             pod_identity::release(aws, &before.subject(), id, before.arn()).await?;
         }
+        release_left(aws, &session, &prior, Some(&model)).await?;
         associate(aws, ctx, &model, state, &session.owned(&prior)).await
     }
 
@@ -252,6 +259,7 @@ impl Resource for ControllerRole {
         if let Some(id) = &model.association_id {
             pod_identity::release(aws, &model.subject(), id, model.arn()).await?;
         }
+        release_left(aws, &session, &prior, None).await?;
         // The role goes last: a refresh without it forgets the policies that a run which died before left.
         let name = model.name.as_deref().unwrap_or_default();
         role::strip(aws.iam(), ctx, name).await?;
@@ -376,18 +384,6 @@ fn plan_documents(change: &mut PlannedChange, documents: Option<&Documents>) {
     change.planned.set("policy_arns", arns);
 }
 
-fn plan_association(change: &mut PlannedChange) {
-    let pod_identity = change.planned.get("auth").as_str() == Some("pod_identity");
-    let same = ["cluster_name", "namespace", "service_account"].iter().all(|name| !change.changed(*name));
-    let prior = change.prior.get("association_id").clone();
-    let planned = match (pod_identity, same && !prior.is_null()) {
-        (false, _) => Value::Null,
-        (true, true) => prior,
-        (true, false) => Value::Unknown,
-    };
-    change.planned.set("association_id", planned);
-}
-
 /// Gives the ARNs of the managed policies that will hold a document: they follow from the role's name, path and account, and the account
 /// is known once the role has an ARN.
 fn planned_arns(planned: &Value, policy: &str) -> Value {
@@ -469,52 +465,4 @@ async fn purpose(
         attached.insert(arn);
     }
     Ok(Purpose { trust, attached, ..Purpose::default() })
-}
-
-/// Refuses to take a service account's pods from the role that they have, unless that is asked for.
-async fn check_association(session: &Session, aws: &Aws, model: &Model) -> Result<(), Failure> {
-    if !model.uses_pod_identity() || model.adopt.unwrap_or(session.model().adopt_existing) {
-        return Ok(());
-    }
-    let (path, name) = (model.path.as_deref().unwrap_or("/"), model.name.as_deref().unwrap_or_default());
-    pod_identity::check_free(aws, &model.subject(), path, name).await
-}
-
-/// Says whether a change gives the role to pods of a service account that it was not given to before.
-fn is_new_to(before: &Model, model: &Model) -> bool {
-    !before.uses_pod_identity() || before.subject() != model.subject()
-}
-
-/// Makes the pod identity association, where one is wanted, with the tags of the role.
-async fn associate(aws: &Aws, ctx: &Context, model: &Model, state: Value, owned: &Tags) -> Result<Value, Diagnostics> {
-    if !model.uses_pod_identity() {
-        return Ok(state.with("association_id", Value::Null));
-    }
-    let role = state.get("arn").as_str().unwrap_or_default().to_owned();
-    if role.is_empty() {
-        return Err(Failure::new(Kind::Unexpected, "associate the controller's role", "its ARN is not known").into());
-    }
-    let tags: Tags = tfplugin::from_value(state.get("tags_all"))?;
-    let wanted = pod_identity::Wanted { role_arn: &role, tags: &tags, owned };
-    let found = pod_identity::ensure(aws, ctx, &model.subject(), &wanted).await?;
-    Ok(state.with("association_id", found.id))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_pods_that_were_never_the_roles_are_asked_for() {
-        let model = |auth: &str, account: &str| Model {
-            auth: Some(auth.to_owned()),
-            service_account: Some(account.to_owned()),
-            ..Model::default()
-        };
-        let (irsa, one, other) = (model("irsa", "a"), model("pod_identity", "a"), model("pod_identity", "b"));
-        let had = Model { association_id: Some("a-1".to_owned()), ..one.clone() };
-        // a refresh that found another role's association has forgotten its id
-        assert!(!is_new_to(&had, &one) && !is_new_to(&one, &one), "drift is healed");
-        assert!(is_new_to(&irsa, &one) && is_new_to(&one, &other) && is_new_to(&Model::default(), &one));
-    }
 }

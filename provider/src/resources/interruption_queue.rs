@@ -142,9 +142,11 @@ impl Resource for InterruptionQueue {
         let name = model.name.clone().unwrap_or_default();
         let mut answered = session.answered(aws);
         let (found, origin) = create_or_adopt(&session, aws, ctx, &name, &model, &mut answered).await?;
-        // a creation that was killed may have made rules of events that are wanted no more
-        let every = EVENTS.iter().map(|event| event.name.to_owned()).collect();
-        let events = Some(every).filter(|_| origin == Start::Resumed);
+        // a creation that was killed, or karp before the queue was adopted, may have made rules of events that are wanted no more
+        let events = match origin {
+            Start::New => None,
+            _ => Some(queue::left_rules(aws, &name, model.events.as_ref().unwrap_or(&BTreeSet::new())).await?),
+        };
         let origin = if origin == Start::Adopted { Origin::Adopted } else { Origin::Made };
         finish(aws, ctx, &name, model, found, &Before { model: Model { events, ..Model::default() }, origin }).await
     }
@@ -158,9 +160,10 @@ impl Resource for InterruptionQueue {
             let Some(found) = queue::find(aws, &url).await? else { return Ok(None) };
             let name = url.rsplit('/').next().unwrap_or_default().to_owned();
             let every = || EVENTS.iter().map(|event| event.name.to_owned()).collect();
-            let events = model.events.clone().unwrap_or_else(every);
+            let mut events = model.events.clone().unwrap_or_else(every);
+            events.extend(queue::left_rules(aws, &name, &events).await?);
             let rules = queue::working_rules(aws, &name, &found.arn, &events).await?;
-            let events = model.events.clone().unwrap_or_else(|| rules.keys().cloned().collect());
+            let events = if model.events.is_some() { events } else { rules.keys().cloned().collect() };
             // An import finds the statements of others in the policy, so that a plan shows what becomes of them.
             let imported = model.policy.is_none();
             let statements = imported.then(|| own_statements(&found.policy, &found.arn)).flatten();
@@ -208,7 +211,9 @@ impl Resource for InterruptionQueue {
         let model: Model = tfplugin::from_value(&prior)?;
         let name = model.name.clone().unwrap_or_default();
         // Also events without a working rule: a half-made or damaged one must not stay.
-        for event in model.events.unwrap_or_default().iter().filter_map(|event| Event::named(event)) {
+        let mut events = model.events.unwrap_or_default();
+        events.extend(queue::left_rules(aws, &name, &events).await?);
+        for event in events.iter().filter_map(|event| Event::named(event)) {
             in_time(ctx, &format!("delete the rules of queue {name:?}"))?;
             queue::delete_rule(aws, ctx, event, &name).await?;
         }

@@ -270,14 +270,14 @@ const MADE_BY: [&[(&str, &[&str])]; 4] = [
 
 /// How the making of a resource is stopped while a call of it was carried out and not answered.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Cut {
+pub enum Cut {
     CtrlC,
     Kill,
 }
 
 impl Sandbox {
     /// Begins an apply, and stops it while the answers of actions are held back. After Ctrl-C the answers still come.
-    fn cut(&self, stand: &Stand<'_>, calls: &[(&str, &[&str])], cut: Cut) {
+    pub fn cut(&self, stand: &Stand<'_>, calls: &[(&str, &[&str])], cut: Cut) {
         let each = |door: &str| {
             for (action, _) in calls {
                 self.door("POST", door, &json!({ "action": action }).to_string());

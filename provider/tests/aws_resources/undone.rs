@@ -1,10 +1,15 @@
 //! A change that fails in the middle: what it has done, and what it has yet to take away, is known to the state, so that the next apply goes on with it
-//! and a destroy leaves nothing.
+//! and a destroy leaves nothing. Where the provider is killed in the middle, state knows nothing of the change, and what was made is found by what it
+//! says of itself.
+
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use crate::halfway::{apply_denied, config, unique};
+use crate::policies::statements;
 use crate::stand::{Sandbox, Stand};
+use crate::stopped::Cut;
 
 const UPDATE: &str = "update";
 
@@ -84,6 +89,96 @@ fn policies_of_a_role_of_which_one_is_refused() {
     assert_eq!(stand.apply().changes(), [(UPDATE.to_owned(), "karp_node_role.this".to_owned())], "it is taken off");
     assert_eq!(stand.attribute("karp_node_role.this", "policy_arns"), own);
     stand.destroy();
+}
+
+impl Sandbox {
+    /// How many of each kind exist: what is made anew has another id.
+    fn how_many_exist(&self) -> BTreeMap<String, usize> {
+        let all: BTreeMap<String, Vec<Value>> = serde_json::from_value(self.what_exists()).unwrap();
+        all.into_iter().map(|(kind, all)| (kind, all.len())).collect()
+    }
+}
+
+/// Holds that nothing stays of the change from one text to another that was killed while a call was carried out and not answered: the first text
+/// takes all back, and a destroy takes all away.
+fn leaves_nothing(test: &str, (from, to): (&str, &str), [back, away]: [&str; 2]) {
+    let Some(sandbox) = Sandbox::find(test) else { return };
+    let (before, name) = (sandbox.what_exists(), unique(test));
+    let (from, to) = (config(from, &name, &sandbox), config(to, &name, &sandbox));
+    let stand = sandbox.stand(&from);
+    stand.apply();
+    let made = sandbox.how_many_exist();
+    stand.write(&to);
+    sandbox.cut(&stand, &[(back, &["this"])], Cut::Kill);
+    stand.write(&from);
+    stand.apply();
+    stand.assert_empty_plan();
+    assert_eq!(sandbox.how_many_exist(), made, "{back}: it is not taken back");
+    stand.write(&to);
+    sandbox.cut(&stand, &[(away, &["this"])], Cut::Kill);
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "{away}: something is left");
+}
+
+/// A rule that was not aimed at the queue yet is the queue's, too.
+#[test]
+fn an_event_of_a_queue_whose_provider_is_killed() {
+    let queue = |events: &str| {
+        format!("resource \"karp_interruption_queue\" \"this\" {{\n  name = \"NAME\"\n  events = {events}\n}}\n")
+    };
+    let texts = (&*queue(r#"["spot"]"#), &*queue(r#"["health", "spot"]"#));
+    leaves_nothing("killed_event", texts, ["PutTargets", "PutRule"]);
+}
+
+#[tokio::test]
+async fn a_rule_of_somebody_elses_that_is_called_as_a_queues() {
+    let Some(sandbox) = Sandbox::find("foreign_rule") else { return };
+    let name = unique("foreign_rule");
+    let text = "resource \"karp_interruption_queue\" \"this\" {\n  name = \"NAME\"\n  events = [\"spot\"]\n}\n";
+    let stand = sandbox.stand(&config(text, &name, &sandbox));
+    stand.apply();
+    let clients = sandbox.clients().await;
+    let events = aws_sdk_eventbridge::Client::new(&clients.config_for(karp_aws::config::Service::EventBridge));
+    let rule = format!("{name}-Health");
+    let call =
+        events.put_rule().name(&rule).event_pattern(r#"{"source":["aws.health"],"detail-type":["AWS Health Event"]}"#);
+    call.send().await.unwrap();
+    let arn = stand.attribute("karp_interruption_queue.this", "arn");
+    let target = aws_sdk_eventbridge::types::Target::builder().id("own").arn(arn.as_str().unwrap()).build().unwrap();
+    events.put_targets().rule(&rule).targets(target).send().await.unwrap();
+    stand.assert_empty_plan();
+    stand.destroy();
+    events.describe_rule().name(&rule).send().await.expect("it stays");
+    events.remove_targets().rule(&rule).ids("own").send().await.unwrap();
+    events.delete_rule().name(&rule).send().await.unwrap();
+}
+
+#[test]
+fn a_part_of_a_policy_whose_provider_is_killed() {
+    let policy = |more: &str| format!("resource \"karp_controller_policy\" \"this\" {{\n  name = \"NAME\"\n{more}}}\n");
+    let (from, to) = (policy(""), policy(&statements(25)));
+    leaves_nothing("killed_part", (&from, &to), ["CreatePolicy"; 2]);
+}
+
+/// A role that pods get by an association, or by their tokens.
+fn role(more: &str) -> String {
+    format!("resource \"karp_controller_role\" \"this\" {{\n  name = \"NAME\"\n  {more}\n}}\n")
+}
+
+fn role_of(account: &str) -> String {
+    role(&format!("auth = \"pod_identity\"\n  service_account = {account:?}"))
+}
+
+#[test]
+fn an_association_for_another_account_whose_provider_is_killed() {
+    let texts = (&*role_of("NAME-first"), &*role_of("NAME"));
+    leaves_nothing("killedaccount", texts, ["CreatePodIdentityAssociation"; 2]);
+}
+
+#[test]
+fn a_first_association_whose_provider_is_killed() {
+    let tokens = role("oidc_provider_arn = \"arn:aws:iam::123456789012:oidc-provider/oidc.example.com/id/1\"");
+    leaves_nothing("killedtokens", (&tokens, &role_of("NAME")), ["CreatePodIdentityAssociation"; 2]);
 }
 
 /// The policy's two homes: in the role, and beside it.
