@@ -1,7 +1,7 @@
 //! Mistakes that users make, one in each file of `mistakes/`: each is refused before anything is called, in words that say what is
 //! expected, and at the attribute that holds it. A file begins with `# expect: PATH | WORDS`, or with `# warn: PATH | WORDS` where it is
 //! warned of and not refused, as it could be meant. The path `resource` is the whole block, and one that begins with `provider.` is in the
-//! provider block. Skipped, with a line that says so, where the program is missing.
+//! provider block. A second line `# never: TEXT` says what may not be told of it. Skipped, with a line that says so, where the program is missing.
 
 #[path = "support/rc.rs"]
 mod rc;
@@ -29,6 +29,8 @@ struct Mistake {
     severity: &'static str,
     path: String,
     words: String,
+    /// What no diagnostic may have, nor the lines of the file that OpenTofu shows with it.
+    never: Option<String>,
 }
 
 impl Mistake {
@@ -43,7 +45,8 @@ impl Mistake {
             panic!("{name} does not begin with `# expect: PATH | WORDS` or `# warn: PATH | WORDS`")
         };
         let (path, words) = (path.to_owned(), words.to_owned());
-        Self { name, text, severity, path, words }
+        let never = text.lines().nth(1).and_then(|line| line.strip_prefix("# never: ")).map(str::to_owned);
+        Self { name, text, severity, path, words, never }
     }
 
     /// The attributes of the path, outermost first, without the places in lists.
@@ -100,6 +103,9 @@ impl Mistake {
         }
         if let Some((error, said)) = errors.iter().zip(&told).find(|(error, said)| !self.is_placed(error, said)) {
             return Err(format!("{name}: not at {} but at {}: {said}", self.path, error["range"]));
+        }
+        if let Some(never) = self.never.as_ref().filter(|never| errors.iter().any(|e| e.to_string().contains(*never))) {
+            return Err(format!("{name}: {never:?} is told: {told:#?}"));
         }
         if !told.iter().any(|said| said.contains(&self.words)) {
             return Err(format!("{name}: not {:?} but {told:#?}", self.words));

@@ -204,8 +204,7 @@ pub fn identity(schema: Schema) -> Schema {
 
 /// Adds the arguments that say where AWS is, and how to call it.
 pub fn reach(schema: Schema) -> Schema {
-    let proxy =
-        |text: Attribute| text.validate(url("must be a URL with http:// or https://, such as \"http://proxy:3128\""));
+    let proxy = |text: Attribute| text.validate(proxy_url());
     schema
         .attribute("endpoints", endpoint_overrides())
         .attribute(
@@ -343,7 +342,7 @@ fn web_identity() -> Attribute {
 
 fn endpoint_overrides() -> Attribute {
     let address = |service: &&'static str| {
-        let url = validate::text("must be a URL with http:// or https://", |text| text.is_empty() || is_url(text));
+        let url = validate::address("must be a URL with http:// or https://", |text| text.is_empty() || is_url(text));
         (*service, text(&format!("The endpoint of `{service}`.")).validate(url))
     };
     Attribute::nested_single(ENDPOINTS.iter().map(address)).optional().describe(
@@ -352,8 +351,10 @@ fn endpoint_overrides() -> Attribute {
     )
 }
 
-fn url(must: &str) -> Validator {
-    validate::text(must, is_url)
+/// Checks a proxy's URL. Proxies are not sensitive: few have credentials, and whoever reads of one that is refused has to see which it is. So
+/// credentials are left out of what is told, and the rest is told.
+fn proxy_url() -> Validator {
+    validate::address("must be a URL with http:// or https://, such as \"http://proxy:3128\"", is_url)
 }
 
 #[cfg(test)]
@@ -429,6 +430,15 @@ mod tests {
         let told = validate(&block, &|_: &str| None).to_string();
         assert!(told.contains("`secret_key` is empty"), "{told}");
         assert!(validate(&block.with("secret_key", "s"), &|_: &str| None).is_empty());
+    }
+
+    #[test]
+    fn a_refused_proxy_is_told_without_its_password() {
+        for given in ["user:hunter2@proxy:3128", "http://user:hunter 2@proxy:3128", "socks5://hunter2@proxy:3128"] {
+            let told = proxy_url().check(&Value::from(given)).unwrap_err().to_string();
+            assert!(told.contains("***@proxy:3128\"") && !told.contains("hunter"), "{told}");
+        }
+        assert!(proxy_url().check(&Value::from("http://user:hunter2@proxy:3128")).is_ok());
     }
 
     #[test]

@@ -112,7 +112,7 @@ fn truth(text: &str) -> Option<bool> {
 
 /// Describes the argument.
 pub fn attribute() -> Attribute {
-    let address = validate::text(
+    let address = validate::address(
         "must be a URL with http:// or https://, such as \"https://0123456789ABCDEF.gr7.eu-west-1.eks.amazonaws.com\"",
         |text| text.is_empty() || is_url(text),
     );

@@ -5,7 +5,7 @@ use karp_domain::gates::GATES;
 use karp_domain::quantity::Quantity;
 use karp_domain::requirement::hint;
 use serde_json::{Map, Value as Json};
-use tfplugin::schema::validate::{self, Validator};
+use tfplugin::schema::validate::{self, Fault, Validator};
 use tfplugin::{Attribute, AttributePath, Diagnostics, Schema, Type, Value};
 
 use super::custom_object::force_conflicts;
@@ -88,7 +88,7 @@ fn form(form: Form) -> Attribute {
 fn number(must: impl Into<String>, holds: impl Fn(f64) -> bool + Send + Sync + 'static) -> Validator {
     let must = must.into();
     Validator::new(move |value| match value.as_f64() {
-        Some(number) if !holds(number) => Err(format!("must be {must}, not {number}")),
+        Some(number) if !holds(number) => Err(Fault::new(format!("must be {must}")).not(number)),
         _ => Ok(()),
     })
 }
@@ -248,8 +248,9 @@ fn object(text: &str) -> Option<Map<String, Json>> {
     serde_json::from_str(text).ok()
 }
 
+/// Environment and volumes may have secrets in them, so that nothing of a document is told.
 fn json_object() -> Validator {
-    validate::text("must be a JSON object, as `jsonencode` gives it", |text| object(text).is_some())
+    validate::document("must be a JSON object, as `jsonencode` gives it", |text| object(text).is_some())
 }
 
 fn port(what: &str, usual: i64) -> Attribute {

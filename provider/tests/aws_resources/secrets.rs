@@ -35,6 +35,9 @@ ephemeral "karp_cluster_token" "this" {
 }
 "#;
 
+/// Prints its environment's token as credentials, as a kubeconfig's `exec` has it.
+const PRINT: &str = r#"printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}' "$KARP_BEARER""#;
+
 /// What must not be found, each with its name.
 struct Secrets(Vec<(&'static str, String)>);
 
@@ -76,6 +79,20 @@ fn body(pem: &str) -> String {
     pem.lines().filter(|line| !line.starts_with("-----")).max_by_key(|line| line.len()).unwrap().to_owned()
 }
 
+/// AWS refuses the token of an identity provider, and the token is told nowhere.
+fn hold_of_a_federation(sandbox: &Sandbox, name: &str, token: &str, secrets: &Secrets) {
+    let role = "arn:aws:iam::123456789012:role/none";
+    let identity = format!(
+        "  assume_role_with_web_identity = {{\n    role_arn = {role:?}\n    web_identity_token = {token:?}\n  }}\n"
+    );
+    let one = format!("resource \"karp_node_role\" \"this\" {{\n  name = \"{name}-federated\"\n}}\n");
+    let mut foreign = Traced { stand: sandbox.stand(&(sandbox.provider(&identity) + &one)), told: String::new() };
+    let refused = foreign.run(&["apply", "-json", "-auto-approve"]);
+    assert!(refused.one_error().contains("No usable credentials"), "{}", refused.text);
+    secrets.hold("the output of a federation that is refused", &foreign.told);
+    secrets.hold("the log of a federation that is refused", &foreign.log());
+}
+
 #[test]
 fn no_secret_is_written_anywhere() {
     let Some(sandbox) = Sandbox::with_cluster("secrets") else { return };
@@ -98,11 +115,15 @@ fn no_secret_is_written_anywhere() {
     );
     let mark = |what: &str| format!("{what}-of-{name}-8f3a");
     let (secret_key, session, bearer, boot) = (mark("secret"), mark("session"), mark("bearer"), mark("boot"));
+    let (proxy, printed, federated) = (mark("proxy"), mark("printed"), mark("federated"));
     let secrets = Secrets(vec![
         ("secret key", secret_key.clone()),
         ("session token", session.clone()),
         ("bearer token", bearer.clone()),
         ("token that karp makes for EKS", "k8s-aws-v1.".to_owned()),
+        ("password of a proxy", proxy.clone()),
+        ("environment of a command", printed.clone()),
+        ("token of an identity provider", federated.clone()),
         ("signature of a call", "X-Amz-Signature=".to_owned()),
         ("key of the client's certificate", body(&key)),
         ("key of the client's certificate, encoded", user["client-key-data"].as_str().unwrap().to_owned()),
@@ -121,11 +142,18 @@ fn no_secret_is_written_anywhere() {
     };
     let by_key = reach(&format!("    client_certificate = {certificate:?}\n    client_key = {key:?}\n"));
     let by_token = reach(&format!("    token = {bearer:?}\n"));
+    let by_command = reach(&format!(
+        "    exec = {{\n      api_version = \"client.authentication.k8s.io/v1\"\n      command = \"sh\"\n      args = [\"-c\", {PRINT:?}]\n      \
+         env = {{ KARP_BEARER = {printed:?} }}\n    }}\n"
+    ));
+    // This machine is called straight, so that nothing comes there.
+    let proxies =
+        ["http_proxy", "https_proxy"].map(|name| format!("  {name} = \"http://karp:{proxy}@proxy.invalid:3128\"\n"));
     let variable =
         format!("variable \"user_data\" {{\n  sensitive = true\n  default = \"#!/bin/sh\\necho {boot}\"\n}}\n");
     let config = |direct: &str, step: &str| {
         let objects = OBJECTS.replace("NAME", &name).replace("STEP", step);
-        block(&keys, "") + direct + &variable + &sandbox.everything(&name, step) + &objects
+        block(&keys, &proxies.concat()) + direct + &variable + &sandbox.everything(&name, step) + &objects
     };
 
     let mut traced = Traced { stand: sandbox.stand(&config(&by_key, "one")), told: String::new() };
@@ -142,10 +170,12 @@ fn no_secret_is_written_anywhere() {
     let refused = traced.run(&["apply", "-json", "plan"]);
     sandbox.door("POST", "/_karp/reset-faults", "{}");
     assert!(refused.code == 1 && refused.text.contains("not you"), "{}", refused.text);
-    // The API server refuses a token.
-    traced.stand.write(&config(&by_token, "two"));
-    let refused = traced.run(&["plan", "-json"]);
-    assert!(refused.one_error().contains("credentials"), "{}", refused.text);
+    // The API server refuses a token, and one that a command prints.
+    for direct in [&by_token, &by_command] {
+        traced.stand.write(&config(direct, "two"));
+        let refused = traced.run(&["plan", "-json"]);
+        assert!(refused.one_error().contains("credentials"), "{}", refused.text);
+    }
     traced.stand.write(&config(&by_key, "two"));
     let applied = traced.run(&["apply", "-json", "-auto-approve"]);
     assert_eq!(applied.code, 0, "{}", applied.text);
@@ -153,6 +183,8 @@ fn no_secret_is_written_anywhere() {
     assert!(state.contains(&name) && shown.contains(&name), "{state}");
     let destroyed = traced.run(&["destroy", "-json", "-auto-approve"]);
     assert_eq!(destroyed.code, 0, "{}", destroyed.text);
+
+    hold_of_a_federation(&sandbox, &name, &federated, &secrets);
 
     let log = traced.log();
     assert!(log.contains("[TRACE]") && log.contains("terraform-provider-karp"), "nothing was traced");

@@ -8,17 +8,27 @@ use crate::{AttributePath, Diagnostic, Diagnostics, Value};
 /// Checks a configuration against the validators and rules of its schema.
 pub(crate) fn check(schema: &Schema, config: &Value) -> Diagnostics {
     let mut found = Diagnostics::new();
-    check_attributes(&schema.attributes, config, &AttributePath::root(), &mut found);
+    check_attributes(&schema.attributes, config, &AttributePath::root(), Telling::Values, &mut found);
     for rule in &schema.rules {
         found.extend(check_rule(rule, config));
     }
     found
 }
 
+/// What a diagnostic may tell of a value that is refused.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Telling {
+    /// What it is, and what it must be.
+    Values,
+    /// What it must be: the attribute, or one around it, is sensitive.
+    Forms,
+}
+
 fn check_attributes(
     attributes: &BTreeMap<String, Attribute>,
     object: &Value,
     path: &AttributePath,
+    telling: Telling,
     found: &mut Diagnostics,
 ) {
     for (name, attribute) in attributes {
@@ -27,19 +37,21 @@ fn check_attributes(
             continue;
         }
         let path = path.clone().attribute(name);
+        let telling = if attribute.sensitive { Telling::Forms } else { telling };
         if let Some(instead) = &attribute.deprecated {
             found.warning(path.clone(), "Deprecated attribute", format!("{name}: {instead}"));
         }
         if value.whole_known() {
             for validator in &attribute.validators {
-                if let Err(must) = validator.check(value) {
-                    found.error(path.clone(), "Invalid value", format!("{name}: {must}."));
+                if let Err(fault) = validator.check(value) {
+                    let told = if telling == Telling::Forms { fault.must().to_owned() } else { fault.to_string() };
+                    found.error(path.clone(), "Invalid value", format!("{name}: {told}."));
                 }
             }
         }
         if let Kind::Nested(nesting, inner) = &attribute.kind {
             for (element, path) in elements(*nesting, value, &path) {
-                check_attributes(inner, element, &path, found);
+                check_attributes(inner, element, &path, telling, found);
             }
         }
     }

@@ -186,6 +186,26 @@ fn validators_name_the_attribute_and_pass_over_unknowns() {
 }
 
 #[test]
+fn a_sensitive_value_is_not_told() {
+    let secret = || Attribute::string().optional().validate(length(1, 3)).validate(one_of(["a", "b"]));
+    let schema = Schema::new("")
+        .attribute("token", secret().sensitive())
+        .attribute("tokens", Attribute::list(Type::String).optional().sensitive().validate(each(length(1, 3))))
+        .attribute("user", Attribute::nested_single([("key", secret())]).optional().sensitive());
+    let config = json!({ "token": "hunter2", "tokens": ["hunter2"], "user": { "key": "hunter2" } });
+    assert_eq!(
+        found(&schema, config),
+        [
+            "token: token: must be 1 to 3 characters long.",
+            "token: token: must be one of \"a\", \"b\".",
+            "tokens: tokens: each element must be 1 to 3 characters long.",
+            "user.key: key: must be 1 to 3 characters long.",
+            "user.key: key: must be one of \"a\", \"b\".",
+        ]
+    );
+}
+
+#[test]
 fn rules_over_attributes_wait_for_unknowns() {
     let text = || Attribute::string().optional();
     let two = || Schema::new("").attribute("a", text()).attribute("b", text());

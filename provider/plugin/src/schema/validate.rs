@@ -1,38 +1,118 @@
 //! Checks of known values, written into the schema: `Attribute::string().validate(length(1, 64))`.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Value;
 
-type Check = dyn Fn(&Value) -> Result<(), String> + Send + Sync;
+type Check = dyn Fn(&Value) -> Result<(), Fault> + Send + Sync;
 
-/// A check of a known value; the error says what the value must be ("must be 1 to 64 characters long").
+/// What is wrong with a value: what it must be ("must be 1 to 64 characters long"), and apart from that what it is, so that a diagnostic
+/// can do without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    must: String,
+    is: Option<String>,
+}
+
+impl Fault {
+    /// Says what the value must be. The text shows nothing of the value.
+    pub fn new(must: impl Into<String>) -> Self {
+        Self { must: must.into(), is: None }
+    }
+
+    /// Adds what the value is; that of a sensitive attribute is not told.
+    #[must_use]
+    pub fn not(mut self, is: impl fmt::Display) -> Self {
+        self.is = Some(is.to_string());
+        self
+    }
+
+    /// What the value must be, without what it is.
+    #[must_use]
+    pub fn must(&self) -> &str {
+        &self.must
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.is {
+            Some(is) => write!(formatter, "{}, not {is}", self.must),
+            None => formatter.write_str(&self.must),
+        }
+    }
+}
+
+impl From<String> for Fault {
+    /// Takes a sentence as a whole: for attributes that are not sensitive.
+    fn from(must: String) -> Self {
+        Self::new(must)
+    }
+}
+
+/// A check of a known value.
 #[derive(Clone)]
 pub struct Validator(Arc<Check>);
 
 impl Validator {
     /// Makes a validator of any check.
-    pub fn new(check: impl Fn(&Value) -> Result<(), String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(check))
+    pub fn new<E: Into<Fault> + 'static>(check: impl Fn(&Value) -> Result<(), E> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(move |value: &Value| check(value).map_err(Into::into)))
     }
 
     /// Runs the check on a wholly known value.
     ///
     /// # Errors
-    /// What the value must be.
-    pub fn check(&self, value: &Value) -> Result<(), String> {
+    /// What the value must be, and what it is.
+    pub fn check(&self, value: &Value) -> Result<(), Fault> {
         (self.0)(value)
     }
 }
 
-/// Checks text by a predicate; `must` completes the sentence "must ...".
+/// Checks text by a predicate; `must` completes the sentence "must ...". Credentials that seem to stand in the text are not told.
 pub fn text(must: impl Into<String>, holds: impl Fn(&str) -> bool + Send + Sync + 'static) -> Validator {
+    // ARNs have colons, and no passwords; names such as al2023@latest have neither.
+    let is_address = |text: &str| text.contains(':') && !text.starts_with("arn:");
+    told(must, holds, move |text| Some(if is_address(text) { without_credentials(text) } else { text.to_owned() }))
+}
+
+/// Checks text that is an address: `user:password@` in it is never told.
+pub fn address(must: impl Into<String>, holds: impl Fn(&str) -> bool + Send + Sync + 'static) -> Validator {
+    told(must, holds, |text| Some(without_credentials(text)))
+}
+
+/// Checks text of which nothing is told: a document that may have anything in it.
+pub fn document(must: impl Into<String>, holds: impl Fn(&str) -> bool + Send + Sync + 'static) -> Validator {
+    told(must, holds, |_| None)
+}
+
+fn told(
+    must: impl Into<String>,
+    holds: impl Fn(&str) -> bool + Send + Sync + 'static,
+    tell: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+) -> Validator {
     let must = must.into();
-    Validator::new(move |value| match value.as_str() {
-        Some(text) if !holds(text) => Err(format!("{must}, not {text:?}")),
-        _ => Ok(()),
+    Validator::new(move |value| {
+        let Some(text) = value.as_str().filter(|text| !holds(text)) else { return Ok(()) };
+        let fault = Fault::new(&*must);
+        Err(match tell(text) {
+            Some(shown) => fault.not(format!("{shown:?}")),
+            None => fault,
+        })
     })
+}
+
+/// Writes an address without what stands between its scheme and its last `@`. The address may be malformed: a password that should have
+/// been escaped can have any character.
+#[must_use]
+pub fn without_credentials(address: &str) -> String {
+    let Some((before, host)) = address.rsplit_once('@') else { return address.to_owned() };
+    let scheme = before.split_once("://").map(|(scheme, _)| scheme);
+    let is_scheme = |scheme: &&str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    let scheme = scheme.filter(is_scheme).map_or(String::new(), |scheme| format!("{scheme}://"));
+    format!("{scheme}***@{host}")
 }
 
 /// Text of that many characters.
@@ -108,7 +188,9 @@ pub fn limit() -> Validator {
 #[must_use]
 pub fn between(least: f64, most: f64) -> Validator {
     Validator::new(move |value| match value.as_f64() {
-        Some(number) if !(least..=most).contains(&number) => Err(format!("must be {least} to {most}, not {number}")),
+        Some(number) if !(least..=most).contains(&number) => {
+            Err(Fault::new(format!("must be {least} to {most}")).not(number))
+        }
         _ => Ok(()),
     })
 }
@@ -122,7 +204,7 @@ pub fn count(least: usize, most: usize) -> Validator {
             return Ok(());
         }
         let limit = if most == usize::MAX { format!("at least {least}") } else { format!("{least} to {most}") };
-        Err(format!("must have {limit} elements, not {count}"))
+        Err(Fault::new(format!("must have {limit} elements")).not(count))
     })
 }
 
@@ -131,9 +213,8 @@ pub fn count(least: usize, most: usize) -> Validator {
 pub fn each(element: Validator) -> Validator {
     Validator::new(move |value| {
         let elements = value.as_list().iter().chain(value.as_map().into_iter().flat_map(|map| map.values()));
-        elements
-            .filter(|element| !element.is_null())
-            .try_for_each(|value| element.check(value).map_err(|must| format!("each element {must}")))
+        let of_each = |fault: Fault| Fault { must: format!("each element {}", fault.must), ..fault };
+        elements.filter(|element| !element.is_null()).try_for_each(|value| element.check(value).map_err(of_each))
     })
 }
 
@@ -157,4 +238,42 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         rest = &rest[unit_end..];
     }
     if text.is_empty() { None } else { Duration::try_from_secs_f64(total).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(validator: &Validator, text: &str) -> String {
+        validator.check(&Value::from(text)).expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn credentials_are_not_told() {
+        for (address, shown) in [
+            ("user:pw@proxy:3128", "***@proxy:3128"),
+            ("http://user:p w@proxy:3128", "http://***@proxy:3128"),
+            ("user:p@w/x://y@proxy", "***@proxy"),
+            ("token@proxy", "***@proxy"),
+            ("proxy:3128", "proxy:3128"),
+        ] {
+            assert_eq!(without_credentials(address), shown);
+            assert_eq!(
+                said(&super::address("must be a URL", |_| false), address),
+                format!("must be a URL, not {shown:?}")
+            );
+        }
+        assert_eq!(said(&length(1, 2), "ftp://user:pw@host"), "must be 1 to 2 characters long, not \"ftp://***@host\"");
+        let list = Value::List(vec![Value::from("http://user:pw@a")]);
+        let told = each(length(1, 2)).check(&list).expect_err("it is refused").to_string();
+        assert_eq!(told, "each element must be 1 to 2 characters long, not \"http://***@a\"");
+    }
+
+    #[test]
+    fn what_has_no_credentials_is_told_as_it_is() {
+        for text in ["AL2023@latest", "me@example.com", "arn:aws:sts::111122223333:assumed-role/ci/me@example.com"] {
+            assert_eq!(said(&length(1, 2), text), format!("must be 1 to 2 characters long, not {text:?}"));
+        }
+        assert_eq!(said(&document("must be JSON", |_| false), "{\"password\": pw}"), "must be JSON");
+    }
 }
