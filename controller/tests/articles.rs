@@ -107,6 +107,62 @@ fn the_invalid_manifest_is_written_once_it_is_mended() {
     }
 }
 
+/// As 001 to 003 print them, for a shell or the reader to fill in.
+const PRINTED: &str = r#"
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: mynodeclass }
+spec:
+  role: "KarpenterNodeRole-${CLUSTER_NAME}"
+  amiSelectorTerms: [{ alias: al2023@latest }]
+  subnetSelectorTerms: [{ tags: { Name: my_private_subnet_1 } }]
+  securityGroupSelectorTerms: [{ tags: { Name: my_secgroup } }]
+---
+apiVersion: karpenter.sh/v1alpha5
+kind: Provisioner
+metadata:
+  name: ${CLUSTER_NAME}
+spec:
+  provider:
+    subnetSelector: { tier: private }
+    securityGroupSelector: { tier: private }
+    instanceProfile: KarpenterNodeInstanceProfile-${CLUSTER_NAME}
+---
+apiVersion: karpenter.k8s.aws/v1alpha1
+kind: AWSNodeTemplate
+metadata: { name: default }
+spec:
+  instanceProfile: nodes
+  securityGroupSelector:
+    karpenter.sh/discovery: <CLUSTER_NAME>
+  subnetSelector:
+    karpenter.sh/discovery: <CLUSTER_NAME>
+  tags:
+    karpenter.sh/discovery: <CLUSTER_NAME>
+"#;
+
+#[test]
+fn placeholders_that_nobody_filled_in_are_told_at_their_paths() {
+    let file = std::env::temp_dir().join(format!("karp-printed-{}.yaml", std::process::id()));
+    std::fs::write(&file, PRINTED).unwrap();
+    let (code, written, told) = migrate(&file, &["--no-import"]);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(code, 0, "{told}");
+    assert!(written.contains("KarpenterNodeRole-$${CLUSTER_NAME}"), "{written}");
+    for (path, left, times) in [
+        ("metadata.name", "${CLUSTER_NAME}", 2),
+        ("spec.role", "${CLUSTER_NAME}", 1),
+        ("spec.instanceProfile", "${CLUSTER_NAME}", 1),
+        ("spec.template.spec.nodeClassRef.name", "${CLUSTER_NAME}", 1),
+        ("spec.tags[karpenter.sh/discovery]", "<CLUSTER_NAME>", 1),
+        ("spec.subnetSelectorTerms[0].tags[karpenter.sh/discovery]", "<CLUSTER_NAME>", 1),
+        ("spec.securityGroupSelectorTerms[0].tags[karpenter.sh/discovery]", "<CLUSTER_NAME>", 1),
+    ] {
+        let line = format!("{path}: {left} is a placeholder that was not filled in: write what it stands for.");
+        assert_eq!(told.matches(&line).count(), times, "{line}: {told}");
+    }
+}
+
 #[test]
 fn commands_that_the_guide_names_are_there() {
     let mut seen = 0;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use karp_domain::api::legacy::{self, ClassInputs, Refusal};
+use karp_domain::api::legacy::{self, ClassInputs, Converted, Refusal};
+use karp_domain::api::lint::{self, Finding};
 use karp_domain::api::{NodePoolSpec, hash};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -69,18 +70,20 @@ fn answer_type(attributes: &Attributes) -> Type {
     Type::object(own.chain([("name".to_owned(), Type::String), ("notes".to_owned(), Type::list(Type::String))]))
 }
 
-fn answer(
+/// Writes what a conversion came to as arguments of a resource. What a plan would doubt of the object is told beside what changed.
+fn answer<T: Serialize>(
     attributes: &Attributes,
-    name: Option<String>,
-    object: &impl Serialize,
-    notes: Vec<String>,
+    converted: Converted<T>,
+    doubts: fn(&Json) -> Vec<Finding>,
     reshape: impl FnOnce(Json) -> Json,
 ) -> Result<Value, FunctionError> {
-    let mut object = serde_json::to_value(object).map_err(|error| FunctionError::new(error.to_string()))?;
+    let mut object = serde_json::to_value(converted.object).map_err(|error| FunctionError::new(error.to_string()))?;
+    let name = object["metadata"]["name"].as_str().map_or(Value::Null, Value::from);
+    let doubted = lint::name(&object).into_iter().chain(doubts(&object)).map(|finding| finding.sentence());
+    let notes: Vec<Value> = converted.notes.into_iter().chain(doubted).map(Value::from).collect();
     let fields = reshape(object["spec"].take());
     let value = spec::attributes(attributes, &Value::Null, &fields, Scope::All);
-    let notes: Vec<Value> = notes.into_iter().map(Value::from).collect();
-    Ok(value.with("name", name.map_or(Value::Null, Value::from)).with("notes", Value::List(notes)))
+    Ok(value.with("name", name).with("notes", Value::List(notes)))
 }
 
 /// An older pool as `karp_node_pool` takes it.
@@ -109,8 +112,7 @@ impl Function for NodePoolFromProvisioner {
 
     fn call(&self, arguments: &[Value]) -> Result<Value, FunctionError> {
         let converted = legacy::node_pool(&super::manifest(arguments, 0)?).map_err(|refusals| refused(&refusals))?;
-        let name = converted.object.metadata.name.clone();
-        answer(&Self::attributes(), name, &converted.object, converted.notes, flat_template)
+        answer(&Self::attributes(), converted, lint::node_pool, flat_template)
     }
 }
 
@@ -179,7 +181,6 @@ impl Function for NodeClassFromTemplate {
             kubelet: kubelet.map_err(|refusals| refused(&refusals))?,
         };
         let converted = legacy::node_class(&manifest, &inputs).map_err(|refusals| refused(&refusals))?;
-        let name = converted.object.metadata.name.clone();
-        answer(&Self::attributes(), name, &converted.object, converted.notes, |fields| fields)
+        answer(&Self::attributes(), converted, lint::node_class, |fields| fields)
     }
 }

@@ -15,7 +15,7 @@ const POOL: &str = "node_pool_from_provisioner";
 const CLASS: &str = "node_class_from_template";
 
 /// What the guide's first column must have, by the articles that do it, with names that the second column must tell.
-const STEPS: [(&str, &str, &[&str]); 63] = [
+const STEPS: [(&str, &str, &[&str]); 64] = [
     ("002 004", "export CLUSTER_NAME", &["cluster_name"]),
     ("004", "export AWS_DEFAULT_REGION", &["region"]),
     ("004", "aws sts get-caller-identity", &[]),
@@ -67,6 +67,7 @@ const STEPS: [(&str, &str, &[&str]); 63] = [
     ("002 004", "kubectl scale deployment inflate", &[]),
     ("004", "kubectl delete deployment inflate", &[]),
     ("002", "kubectl get pod", &[]),
+    ("002 004", "kubectl get pods -l karpenter=controller", &[]),
     ("002", "kubectl get nodes", &[]),
     ("002", "kubectl get all -n karpenter", &[]),
     ("002", "kubectl describe pod", &["karp explain pod"]),
@@ -117,12 +118,23 @@ fn each_step_of_the_articles_has_a_row_and_each_row_is_a_step() {
 /// The programs that the articles call.
 const PROGRAMS: [&str; 6] = ["aws", "curl", "eksctl", "helm", "kubectl", "terraform"];
 
+/// The name by which articles call kubectl, once they have said so.
+const ALIAS: &str = "k";
+
+/// Cuts a line of shell where a command may begin: after a pipe, a semicolon or `&&`, and in `$(…)` and after it.
+fn pieces(line: &str) -> impl Iterator<Item = &str> {
+    let mut parts = line.split("$(");
+    let before = parts.next();
+    let pieces = before.into_iter().chain(parts.flat_map(|part| part.splitn(2, ')')));
+    pieces.flat_map(|part| part.split("&&")).flat_map(|part| part.split(['|', ';']))
+}
+
 /// What a line of an article has the reader do, in the words of [`STEPS`]: commands by program and verbs, and what stands in manifests and HCL.
 fn told(line: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for piece in line.split(['|', ';']) {
+    for piece in pieces(line) {
         let piece = piece.trim().trim_start_matches("> ").trim_start_matches("xargs -I{} ");
-        let mut words = piece.split_whitespace();
+        let mut words = piece.split_whitespace().map(|word| if word == ALIAS { "kubectl" } else { word });
         let Some(program) = words.next().filter(|word| PROGRAMS.contains(word)) else { continue };
         let is_verb = |word: &&str| {
             word.starts_with(|c: char| c.is_ascii_lowercase())
@@ -184,7 +196,14 @@ fn what_a_line_tells_is_read() {
         told("> aws ec2 describe-x --a b | xargs -I{} aws ec2 delete-x"),
         ["aws ec2 describe-x", "aws ec2 delete-x"]
     );
-    assert_eq!(told("  --set controller.name=$(aws eks x)"), ["--set controller.name"]);
+    assert_eq!(told("  --set controller.name=$(aws eks x)"), ["aws eks x", "--set controller.name"]);
+    assert_eq!(
+        told("> k logs -f $(k get pods -o name) && aws sts x"),
+        ["kubectl logs", "kubectl get pods", "aws sts x"]
+    );
+    assert_eq!(told("&& aws cloudformation deploy \\"), ["aws cloudformation deploy"]);
+    assert_eq!(told("ACCOUNT=$(aws sts get-caller-identity --query Account)"), ["aws sts get-caller-identity"]);
+    assert_eq!(told("TEMPOUT=$(mktemp); kubectl get nodes"), ["kubectl get nodes"]);
     assert_eq!(told("Helm and kubectl are needed"), Vec::<String>::new());
     assert!(covers("kubectl apply` of a Deployment", "kubectl apply") && covers("aws configure", "aws configure"));
     assert!(!covers("kubectl get nodes", "kubectl get pods") && !covers("aws configure", "aws sts"));
@@ -334,4 +353,51 @@ async fn the_manifest_that_is_itself_invalid_is_refused_at_each_field_with_what_
     assert_eq!(pool.get("disruption").get("consolidate_after").as_str(), Some("1m"));
     let class = taken(CLASS, &class, &Json::Null).await;
     assert_eq!(class.get("kubelet").get("max_pods"), &Value::from(110));
+}
+
+/// Answers at which paths the notes of a conversion speak of a placeholder.
+fn unfilled(value: &Value) -> Vec<&str> {
+    let notes = value.get("notes").as_list().iter().filter_map(Value::as_str);
+    notes.filter(|note| note.contains("is a placeholder")).filter_map(|note| Some(note.split_once(": ")?.0)).collect()
+}
+
+/// As the articles print them, for a shell or the reader to fill in.
+#[tokio::test]
+async fn placeholders_that_nobody_filled_in_are_told_at_their_paths() {
+    let (profile, discovery) = ("KarpenterNodeInstanceProfile-${CLUSTER_NAME}", "karpenter.sh/discovery");
+    let template = json!({ "apiVersion": "karpenter.k8s.aws/v1alpha1", "kind": "AWSNodeTemplate", "metadata": { "name": "default" },
+        "spec": {
+            "securityGroupSelector": { discovery: "<CLUSTER_NAME>" },
+            "subnetSelector": { discovery: "<CLUSTER_NAME>" },
+            "tags": { discovery: "<CLUSTER_NAME>" },
+        } });
+    let class = converted(CLASS, &template, &json!({ "instance_profile": profile })).await.expect("a class");
+    let of_terms = ["subnetSelectorTerms", "securityGroupSelectorTerms"]
+        .map(|terms| format!("spec.{terms}[0].tags[karpenter.sh/discovery]"));
+    let paths = ["spec.instanceProfile", "spec.tags[karpenter.sh/discovery]", &of_terms[0], &of_terms[1]];
+    assert_eq!(unfilled(&class), paths);
+    // A plan says it at the arguments, too.
+    let mut arguments = class.as_map().expect("an object").clone();
+    arguments.remove("notes");
+    let told = Core::new(Karp::default()).validate("karp_node_class", &Value::Map(arguments)).await.to_string();
+    assert_eq!(told.matches("is a placeholder").count(), 4, "{told}");
+    assert!(told.contains("tags[\"karpenter.sh/discovery\"]: <CLUSTER_NAME> is a placeholder"), "{told}");
+
+    let inline = json!({ "apiVersion": "karpenter.sh/v1alpha5", "kind": "Provisioner", "metadata": { "name": "${CLUSTER_NAME}" },
+        "spec": { "provider": {
+            "subnetSelector": { discovery: "${CLUSTER_NAME}" },
+            "securityGroupSelector": { discovery: "${CLUSTER_NAME}" },
+            "instanceProfile": profile,
+        } } });
+    let class = converted(CLASS, &inline, &Json::Null).await.expect("a class");
+    assert_eq!(unfilled(&class), ["metadata.name", "spec.instanceProfile", &of_terms[0], &of_terms[1]]);
+    let pool = converted(POOL, &inline, &Json::Null).await.expect("a pool");
+    assert_eq!(unfilled(&pool), ["metadata.name", "spec.template.spec.nodeClassRef.name"]);
+
+    let [_, mut printed] = <[Json; 2]>::try_from(manifests("001")).expect("a pool and a class");
+    printed["spec"].as_object_mut().expect("fields").remove("instanceProfile");
+    printed["spec"]["amiSelectorTerms"][0]["alias"] = json!("al2023@latest");
+    printed["spec"]["role"] = json!("KarpenterNodeRole-${CLUSTER_NAME}");
+    let class = converted(CLASS, &printed, &Json::Null).await.expect("a class");
+    assert_eq!(unfilled(&class), ["spec.role"]);
 }

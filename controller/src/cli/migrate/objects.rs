@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use karp_domain::api::legacy::{self, ClassInputs, Converted, Refusal};
-use karp_domain::api::lint::Finding;
+use karp_domain::api::lint::{self, Finding};
 use karp_domain::api::metadata::is_users;
 use karp_domain::api::validate::ViolationKind;
 use karp_domain::api::{KubeletConfiguration, labels};
@@ -361,11 +361,8 @@ fn kubelet_of(class: &Old<'_>, pools: &[Old<'_>]) -> Result<Option<KubeletConfig
 
 /// Says what a plan will refuse or warn of although the API server takes it.
 fn doubts(kind: Kind, object: &Json) -> Vec<String> {
-    let told = |finding: Finding| {
-        let stop = if finding.message.ends_with('?') { "" } else { "." };
-        format!("{}: {}{stop}", finding.path, finding.message)
-    };
-    kind.findings(object).into_iter().map(told).collect()
+    let named = lint::name(object);
+    named.iter().chain(&kind.findings(object)).map(Finding::sentence).collect()
 }
 
 /// Says what an object's metadata tell of who looks after it.

@@ -20,6 +20,15 @@ pub struct Finding {
     pub message: String,
 }
 
+impl Finding {
+    /// The place, and what is wrong with it, as a sentence among others.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let stop = if self.message.ends_with('?') { "" } else { "." };
+        format!("{}: {}{stop}", self.path, self.message)
+    }
+}
+
 /// How much a finding weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
@@ -27,6 +36,12 @@ pub enum Weight {
     Futile,
     /// It works, in another way than it reads.
     Doubtful,
+}
+
+/// Says what is wrong with the name that a manifest gives its object. Where Terraform has the object, the schema says so.
+#[must_use]
+pub fn name(object: &Value) -> Option<Finding> {
+    unfilled("metadata.name", &object["metadata"]["name"], Weight::Futile)
 }
 
 /// Says what a NodePool has that nobody can have meant.
@@ -43,6 +58,8 @@ pub fn node_pool(pool: &Value) -> Vec<Finding> {
         found.extend(node_labels(&template["metadata"]["labels"]));
     }
     found.extend(limits(&spec["limits"]));
+    let class = &template["spec"]["nodeClassRef"]["name"];
+    found.extend(unfilled("spec.template.spec.nodeClassRef.name", class, Weight::Futile));
     found
 }
 
@@ -56,13 +73,22 @@ pub fn node_overlay(overlay: &Value) -> Vec<Finding> {
 #[must_use]
 pub fn node_class(class: &Value) -> Vec<Finding> {
     let spec = &class["spec"];
-    let role = spec["role"].as_str().and_then(role);
-    let profile = spec["instanceProfile"].as_str().and_then(instance_profile);
-    role.into_iter()
-        .chain(profile)
+    let named = |field: &str, check: fn(&str) -> Option<Finding>| {
+        let given = &spec[field];
+        unfilled(&format!("spec.{field}"), given, Weight::Futile).or_else(|| check(given.as_str()?))
+    };
+    named("role", role)
+        .into_iter()
+        .chain(named("instanceProfile", instance_profile))
         .chain(entries(&spec["kubelet"]).filter_map(|(name, _)| kubelet_setting(name)))
+        .chain(unfilled_tags("spec.tags", &spec["tags"]))
+        .chain(SELECTORS.iter().flat_map(|field| unfilled_terms(&format!("spec.{field}"), &spec[*field])))
         .collect()
 }
+
+/// The fields of an EC2NodeClass that choose things of EC2 by tags and names.
+const SELECTORS: [&str; 4] =
+    ["subnetSelectorTerms", "securityGroupSelectorTerms", "amiSelectorTerms", "capacityReservationSelectorTerms"];
 
 /// Whose nodes requirements speak of.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,6 +113,43 @@ fn items(list: &Value) -> impl Iterator<Item = (usize, &Value)> {
 
 fn entries(map: &Value) -> impl Iterator<Item = (&String, &Value)> {
     map.as_object().into_iter().flatten()
+}
+
+/// Finds what articles and scripts leave for a shell or their reader to fill in: `${CLUSTER_NAME}`, or `<CLUSTER_NAME>` in capitals.
+fn placeholder(text: &str) -> Option<&str> {
+    let is_capital = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "_- ".contains(c);
+    let within = |open: &'static str, close: char| {
+        text.match_indices(open).filter_map(move |(at, _)| {
+            let name = text[at + open.len()..].split_once(close)?.0;
+            let whole = &text[at..at + open.len() + name.len() + close.len_utf8()];
+            Some((whole, name)).filter(|(_, name)| !name.is_empty())
+        })
+    };
+    let of_shell = within("${", '}').next();
+    let is_capitals = |name: &str| name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().all(is_capital);
+    let of_reader = || within("<", '>').find(|(_, name)| is_capitals(name));
+    of_shell.or_else(of_reader).map(|(whole, _)| whole)
+}
+
+fn unfilled(path: &str, value: &Value, weight: Weight) -> Option<Finding> {
+    let left = placeholder(value.as_str()?)?;
+    let message = format!("{left} is a placeholder that was not filled in: write what it stands for");
+    Some(Finding { path: path.to_owned(), weight, message })
+}
+
+/// Tags may have any value, so that it could be meant.
+fn unfilled_tags(path: &str, tags: &Value) -> Vec<Finding> {
+    let of_tag = |(key, value): (&String, &Value)| unfilled(&format!("{path}[{key}]"), value, Weight::Doubtful);
+    entries(tags).filter_map(of_tag).collect()
+}
+
+fn unfilled_terms(path: &str, terms: &Value) -> Vec<Finding> {
+    let of_term = |(at, term): (usize, &Value)| {
+        let path = format!("{path}[{at}]");
+        let name = unfilled(&format!("{path}.name"), &term["name"], Weight::Doubtful);
+        unfilled_tags(&format!("{path}.tags"), &term["tags"]).into_iter().chain(name)
+    };
+    items(terms).flat_map(of_term).collect()
 }
 
 /// A node has each pair of key and effect once: with two the API server takes no node from the kubelet, and Karpenter no pool.

@@ -175,6 +175,39 @@ fn roles_and_profiles_go_by_their_names() {
     assert_eq!(profile("arn:aws:iam::111122223333:instance-profile/nodes"), at("spec.instanceProfile", FUTILE));
 }
 
+/// As articles print manifests, for a shell or the reader to fill in.
+#[test]
+fn placeholders_are_filled_in() {
+    let discovery = |value: &str| json!([{ "tags": { "karpenter.sh/discovery": value } }]);
+    let class = json!({ "spec": {
+        "role": "KarpenterNodeRole-${CLUSTER_NAME}",
+        "tags": { "team": "<TEAM>", "cost": "a < b > c", "mail": "<me@example.com>", "price": "$5" },
+        "subnetSelectorTerms": discovery("<CLUSTER_NAME>"),
+        "securityGroupSelectorTerms": [{ "name": "<YOUR GROUP>" }],
+        "amiSelectorTerms": discovery("<cluster-name>"),
+    } });
+    let expected = [
+        ("spec.role", FUTILE),
+        ("spec.tags[team]", DOUBTFUL),
+        ("spec.subnetSelectorTerms[0].tags[karpenter.sh/discovery]", DOUBTFUL),
+        ("spec.securityGroupSelectorTerms[0].name", DOUBTFUL),
+    ];
+    assert_eq!(found(&class, lint::node_class), expected.map(|(path, weight)| (path.to_owned(), weight)));
+    assert_eq!(
+        lint::node_class(&class)[0].sentence(),
+        "spec.role: ${CLUSTER_NAME} is a placeholder that was not filled in: write what it stands for."
+    );
+    let profile = json!({ "spec": { "instanceProfile": "KarpenterNodeInstanceProfile-<CLUSTER_NAME>" } });
+    assert_eq!(found(&profile, lint::node_class), [("spec.instanceProfile".to_owned(), FUTILE)]);
+
+    let mut named = pool(&json!({}));
+    named["spec"]["template"]["spec"]["nodeClassRef"]["name"] = json!("${CLUSTER_NAME}");
+    assert_eq!(of_pool(&named), [("spec.template.spec.nodeClassRef.name".to_owned(), FUTILE)]);
+    let name = |name: &str| lint::name(&json!({ "metadata": { "name": name } })).map(|one| (one.path, one.weight));
+    assert_eq!(name("${CLUSTER_NAME}-np"), Some(("metadata.name".to_owned(), FUTILE)));
+    assert_eq!(name("default"), None);
+}
+
 #[test]
 fn overlays_speak_of_what_there_is() {
     let overlay = json!({ "spec": { "requirements": [
