@@ -2,7 +2,7 @@
 
 mod amis;
 pub mod cluster;
-mod disruption_preview;
+pub mod disruption_preview;
 mod instance_types;
 mod nodes;
 mod orphans;

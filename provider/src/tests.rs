@@ -1,8 +1,10 @@
 //! The provider through the in-process stand-in for core: functions, data sources, and a cluster that is gone.
 
 mod acceptance;
+mod adopted;
 mod articles;
 mod chart;
+mod examples;
 mod home;
 mod left_behind;
 mod moved;

@@ -183,7 +183,8 @@ where
     }
 }
 
-fn answer(config: Value, before: Option<Offer>, after: &Offer, impact: &Impact) -> Result<Value, Diagnostics> {
+/// Adds to a configuration what is seen of the change: what may be launched `before` and `after` it, and what becomes of the nodes.
+pub fn answer(config: Value, before: Option<Offer>, after: &Offer, impact: &Impact) -> Result<Value, Diagnostics> {
     let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let price = |price: Option<Price>| price.map_or(Value::Null, |price| Value::from(price.dollars()));
     Ok(config

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use karp_domain::api::Ec2NodeClass;
-use karp_domain::catalogue::Price;
 use serde_json::json;
-use tfplugin::Diagnostic;
+use tfplugin::{Diagnostic, Value};
 
 use super::forty::edits::{Edit, OF_CLASS, OF_POOL};
 use super::forty::{self, Cluster, NODES, class, pool};
 use super::selection::Selection;
 use super::*;
+use crate::data_sources::disruption_preview::answer;
 
 /// Compares a text with the one that was reviewed, and tells where they differ. The files are in the form of `insta`.
 fn reviewed(name: &str, about: &str, text: &str) -> Option<String> {
@@ -35,26 +35,32 @@ fn written(warning: &Diagnostic) -> String {
 
 /// Writes what `karp_disruption_preview` answers, nodes of one kind on one line.
 fn data(before: Option<&Offer>, after: &Offer, impact: &Impact) -> String {
-    let price = |price: Option<Price>| price.map(Price::dollars);
+    let told = answer(Value::object::<&str, Value>([]), before.cloned(), after, impact).expect("data");
+    let (count, price) = (|name: &str| told.get(name).as_i64(), |name: &str| told.get(name).as_f64());
+    let drifting = told.get("drifting").as_list();
     let numbers = json!({
-        "types_before": before.map(|before| before.types), "types_after": after.types,
-        "cheapest_price": price(after.cheapest), "typical_price": price(after.typical),
-        "nodes": impact.total, "at_once": impact.at_once, "waves": impact.waves, "drifting": impact.drifting.len(),
+        "types_before": count("types_before"), "types_after": count("types_after"),
+        "cheapest_price": price("cheapest_price"), "typical_price": price("typical_price"),
+        "nodes": count("nodes"), "at_once": count("at_once"), "waves": count("waves"), "drifting": drifting.len(),
     });
     let mut text = String::new();
     for (name, value) in numbers.as_object().expect("fields") {
         writeln!(text, "{name} = {value}").expect("written");
     }
-    let mut kinds: BTreeMap<(String, String), Vec<&str>> = BTreeMap::new();
-    for node in &impact.drifting {
-        let told = serde_json::to_value(node).expect("data");
-        let field = |name: &str| told[name].as_str().map_or_else(String::new, str::to_owned);
-        kinds.entry((field("reason"), field("blocked_by"))).or_default().push(&node.name);
+    let mut kinds: BTreeMap<[&str; 2], Vec<&str>> = BTreeMap::new();
+    for node in drifting {
+        let [reason, blocked_by, name] =
+            ["reason", "blocked_by", "name"].map(|name| node.get(name).as_str().unwrap_or_default());
+        kinds.entry([reason, blocked_by]).or_default().push(name);
     }
-    for ((reason, blocked_by), names) in kinds {
-        let blocked_by = if blocked_by.is_empty() { blocked_by } else { format!(", blocked_by {blocked_by:?}") };
+    for ([reason, blocked_by], names) in kinds {
+        let blocked_by = if blocked_by.is_empty() { String::new() } else { format!(", blocked_by {blocked_by:?}") };
         writeln!(text, "reason {reason:?}{blocked_by}: {}", names.join(" ")).expect("written");
     }
+    let turn = |turn: &Turn| (Some(turn.at.to_string()), Some(i64::from(turn.at_once)));
+    let turns = told.get("timeline").as_list().iter();
+    let turns = turns.map(|turn| (turn.get("at").as_str().map(str::to_owned), turn.get("at_once").as_i64()));
+    assert_eq!(turns.collect::<Vec<_>>(), impact.timeline.iter().map(turn).collect::<Vec<_>>());
     text
 }
 

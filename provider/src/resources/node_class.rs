@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use karp_domain::api::{Ec2NodeClass, labels, lint, validate as rules};
+use kube::Client;
 use serde_json::{Value as Json, json};
 use tfplugin::{
     Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Value, async_trait,
@@ -14,8 +15,10 @@ use super::custom_object::{
 };
 use super::{custom_object, kubelet, moved, node_class_schema};
 use crate::manifests::spec::Attributes;
-use crate::preview::{self, Ending};
+use crate::preview::{self, ClassPreview, Ending};
 use crate::provider::Handle;
+use crate::report::Failure;
+use crate::session::Session;
 
 const KIND: CustomKind = CustomKind {
     api_version: "karpenter.k8s.aws/v1",
@@ -40,10 +43,16 @@ impl NodeClass {
         Self(CustomObject::new(KIND, handle, &schema()))
     }
 
-    /// Tells which nodes a change will replace; nothing at create and destroy, and nothing while the cluster is not known.
+    /// Tells which nodes a change will replace; nothing at destroy, nothing where a class is made, and nothing while the cluster is not known.
     async fn preview(&self, ctx: &Context, change: &PlannedChange) -> Option<Diagnostic> {
         let session = self.0.session();
-        if session.model().offline_plan || !change.is_update() || !change.has_changes() {
+        if session.model().offline_plan {
+            return None;
+        }
+        if self.0.adopts(change) {
+            return self.adoption(ctx, change).await;
+        }
+        if !change.is_update() || !change.has_changes() {
             return None;
         }
         let name = name_of(change);
@@ -58,11 +67,36 @@ impl NodeClass {
         }
         let look = async {
             let client = session.kube_ahead(ctx).await?;
-            let looked = preview::glance_at_class(&session, &client, [&before, &after]).await;
-            looked.map_err(|error| failure("look at the nodes of the class", error))
+            glance(&session, &client, [&before, &after]).await
         };
         Some(preview::class_warning(name, seen(look).await?))
     }
+
+    /// Tells which nodes of a class a creation replaces that takes it over, as an update does; nothing where none is there.
+    async fn adoption(&self, ctx: &Context, change: &PlannedChange) -> Option<Diagnostic> {
+        let name = name_of(change);
+        let look = async {
+            let Some((client, live)) = self.0.adopted(ctx, &change.planned).await? else {
+                return Ok::<_, Failure>(None);
+            };
+            if self.0.typed::<Ec2NodeClass>(&change.planned).is_none() {
+                return Ok(self.0.not_known(change));
+            }
+            let [before, after] = self.0.taken_over::<Ec2NodeClass>(&live, &change.planned)?;
+            if before.spec == after.spec {
+                return Ok(None);
+            }
+            let looked = glance(&self.0.session(), &client, [&before, &after]).await?;
+            Ok(Some(preview::class_warning(name, Ok(looked))))
+        };
+        let looked = seen(look).await?;
+        looked.unwrap_or_else(|why| Some(preview::class_warning(name, Err(why))))
+    }
+}
+
+async fn glance(session: &Session, client: &Client, change: [&Ec2NodeClass; 2]) -> Result<ClassPreview, Failure> {
+    let looked = preview::glance_at_class(session, client, change).await;
+    looked.map_err(|error| failure("look at the nodes of the class", error))
 }
 
 fn schema() -> Schema {

@@ -1,9 +1,10 @@
 //! `karp_node_pool`: a NodePool; its destruction drains its nodes.
 
+mod foresight;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use karp_domain::api::{self, hash, labels, lint, validate as rules};
 use karp_domain::cluster::Pool;
 use karp_domain::cron::Cron;
@@ -15,16 +16,15 @@ use tfplugin::{
 };
 
 use super::custom_object::{
-    CustomKind, CustomObject, adopt, changed, failure, force_conflicts, metadata, name_of, named, seen, teardown,
-    wait_for_ready,
+    CustomKind, CustomObject, adopt, changed, failure, force_conflicts, metadata, named, teardown, wait_for_ready,
 };
 use super::departure::End;
 use super::node_claims::Ask;
-use super::node_pool_drain::{Drain, let_go};
+use super::node_pool_drain::Drain;
 use super::node_pool_schema::{disruption, same_amounts, template};
 use super::{custom_object, moved, node_claims};
 use crate::manifests::spec::Attributes;
-use crate::preview::{self, Ending, Offer, Preview};
+use crate::preview::{self, Offer};
 use crate::provider::Handle;
 
 const KIND: CustomKind = CustomKind {
@@ -75,46 +75,6 @@ impl NodePool {
         template["spec"]["requirements"] = requirements;
         let template = serde_json::from_value(template).ok()?;
         Some(hash::node_pool(&api::NodePoolSpec { template, ..spec }))
-    }
-
-    /// Tells what a change will do; nothing at destroy, and nothing of nodes while the cluster is not known.
-    async fn preview(&self, ctx: &Context, change: &PlannedChange) -> Option<Diagnostic> {
-        let session = self.0.session();
-        if session.model().offline_plan || change.is_destroy() || (change.is_update() && !change.has_changes()) {
-            return None;
-        }
-        let name = name_of(change);
-        let after = self.0.typed::<api::NodePool>(&change.planned);
-        if change.is_update() && !change.requires_replace.is_empty() {
-            let ending = match change.prior.get("drain_on_destroy").as_bool() {
-                Some(false) => Ending::Hurried,
-                _ => Ending::Drained,
-            };
-            let pool = self.0.typed::<api::NodePool>(&change.prior).and_then(|pool| Pool::from_kube(&pool).ok());
-            let pool = pool.filter(|_| ending == Ending::Drained);
-            let pace = |total| Some(let_go(&pool?.budgets, total, Timestamp::now()));
-            let replaced = self.0.replaced(ctx, change, labels::NODE_POOL, ending, pace).await;
-            return Some(replaced.warning(name, after.as_ref().and_then(offer_of).as_ref()));
-        }
-        let Some(after) = after else { return self.0.not_known(change) };
-        let is_static = after.spec.replicas.is_some();
-        let new = Preview { after: offer_of(&after)?, is_static, ..Preview::default() };
-        let Some(before) = change.is_update().then(|| self.0.typed::<api::NodePool>(&change.prior)).flatten() else {
-            return Some(new.warning(name));
-        };
-        if before.spec == after.spec {
-            return None;
-        }
-        let look = async {
-            let client = session.kube_ahead(ctx).await?;
-            preview::glance(&client, &before, &after).await.map_err(|error| failure("look at the pool's nodes", error))
-        };
-        let (impact, unseen) = match seen(look).await {
-            Some(Ok(impact)) => (Some(impact), None),
-            Some(Err(why)) => (None, Some(why)),
-            None => (None, None),
-        };
-        Some(Preview { before: offer_of(&before), impact, unseen, ..new }.warning(name))
     }
 }
 

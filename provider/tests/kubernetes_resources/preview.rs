@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::stand::Cluster;
+use crate::tofu::Run;
 use crate::{CRDS, PROVIDER};
 
 fn config(name: &str, families: &str, team: &str, more: &str) -> String {
@@ -35,17 +36,18 @@ fn claim(cluster: &Cluster, pool: &str, at: usize, family: &str, hash: &str) -> 
     name
 }
 
+/// What a run says of pools.
+fn told(run: &Run) -> Vec<String> {
+    let text =
+        |warning: &&Value| format!("{}\n{}", warning["summary"].as_str().unwrap(), warning["detail"].as_str().unwrap());
+    run.warnings().iter().map(text).filter(|text| text.starts_with("NodePool")).collect()
+}
+
 #[test]
 fn a_plan_tells_which_nodes_it_will_replace() {
     let Some(cluster) = Cluster::find("a_plan_tells_which_nodes_it_will_replace") else { return };
     let _turn = crate::claims();
     let pool = cluster.unique("preview");
-    let told = |run: &crate::tofu::Run| -> Vec<String> {
-        let text = |warning: &&Value| {
-            format!("{}\n{}", warning["summary"].as_str().unwrap(), warning["detail"].as_str().unwrap())
-        };
-        run.warnings().iter().map(text).filter(|text| text.starts_with("NodePool")).collect()
-    };
     let both = "[\"m7i\", \"c7i\"]";
     let stand = cluster.stand(&config(&pool, both, "a", ""));
     // A new pool: from the table alone.
@@ -133,4 +135,37 @@ fn a_plan_tells_which_nodes_it_will_replace() {
         cluster.kubectl(&["delete", "nodeclaim", &claim]);
     }
     stand.destroy();
+}
+
+/// The pool is another's, with a taint that no configuration here says.
+#[test]
+fn a_plan_that_takes_a_pool_over_tells_which_nodes_it_will_replace() {
+    let Some(cluster) = Cluster::find("a_plan_that_takes_a_pool_over_tells_which_nodes") else { return };
+    let _turn = crate::claims();
+    let pool = cluster.unique("taken");
+    cluster.stand(&format!("{PROVIDER}{CRDS}")).apply();
+    cluster.create(&json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": pool },
+        "spec": { "template": { "metadata": { "labels": { "team": "a" } }, "spec": {
+            "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "none" },
+            "requirements": [{ "key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["m7i"] }],
+            "taints": [{ "key": "theirs", "effect": "NoSchedule" }],
+        } } },
+    }));
+    let node = claim(&cluster, &pool, 0, "m7i", "1234");
+    let taking = |team: &str| {
+        let config = config(&pool, "[\"m7i\"]", team, "").replace(CRDS, "");
+        config.replace("  depends_on = [karp_crds.this]\n", "  adopt = true\n")
+    };
+    let stand = cluster.stand(&taking("b"));
+    let plan = stand.plan();
+    let label = told(&plan);
+    assert!(label.len() == 1 && label[0].contains("1 of 1 nodes will be replaced"), "{}", plan.text);
+    assert!(label[0].contains(&format!("1 by NodePoolDrifted (template.labels): {node}.")), "{label:?}");
+    // The taint stays with it, so that nothing drifts where all else is as it is there.
+    stand.write(&taking("a"));
+    let same = stand.plan();
+    assert_eq!((same.changes().len(), told(&same)), (1, vec![]), "{}", same.text);
+    cluster.kubectl(&["delete", "nodeclaim", &node]);
+    cluster.kubectl(&["delete", "nodepool", &pool]);
 }

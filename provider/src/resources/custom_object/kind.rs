@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use tfplugin::{AttributePath, Context, Diagnostic, Diagnostics, PlannedChange, Value};
 
+use super::foresight::adopts;
 use super::{changed, failure, metadata, waited, within};
 use crate::aws::Origin;
 use crate::manifests::FIELD_MANAGER;
@@ -141,7 +142,7 @@ impl CustomKind {
                 Err(Failure::new(Kind::InUse, doing, what).at("name").with_fix(fix))
             }
             Some(live) if mark.continues(live.annotations().get(UNFINISHED).map(String::as_str)) => Ok(Origin::Made),
-            Some(_) if planned.get("adopt").as_bool().unwrap_or(session.model().adopt_existing) => Ok(Origin::Adopted),
+            Some(_) if adopts(session, planned) => Ok(Origin::Adopted),
             Some(live) => {
                 let doing = format!("create {} {name:?}", self.kind);
                 let what = format!("the cluster has an object of this name{}", written_by(&live));
