@@ -12,7 +12,7 @@ use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::marked::Marked;
 use crate::aws::tags::{Change, GivenTags, Tags, retag_eks};
-use crate::aws::wait::settle;
+use crate::aws::wait::{in_time, settle};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -115,7 +115,7 @@ impl Resource for AccessEntry {
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }
 
-    async fn update(&self, _ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let aws = &session.aws_of(&prior).await?;
         let before: Model = tfplugin::from_value(&prior)?;
@@ -124,21 +124,23 @@ impl Resource for AccessEntry {
         let wanted = model.tags_all.clone().unwrap_or_default();
         let owned = session.owned(&prior);
         let actual = find(aws, &model).await?.map(|found| found.tags).unwrap_or_default();
+        in_time(ctx, &format!("tag access entry {}", id_of(&model)))?;
         retag_eks(aws, &arn, &Change::between(&wanted, &actual, &owned)).await?;
         Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)
     }
 
-    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let session = self.handle.session();
         let aws = session.aws_of(&prior).await?;
         let model: Model = tfplugin::from_value(&prior)?;
+        let doing = format!("delete access entry {}", id_of(&model));
         let call = aws.eks().delete_access_entry().set_cluster_name(model.cluster_name.clone());
-        match call.set_principal_arn(model.principal_arn.clone()).send().await {
-            Ok(_) => Ok(()),
-            Err(e) => match Failure::aws(format!("delete access entry {}", id_of(&model)), e) {
-                failure if failure.is_missing() => Ok(()),
-                failure => Err(failure.into()),
-            },
+        let call = call.set_principal_arn(model.principal_arn.clone());
+        let deleted =
+            settle(ctx, &doing, || async { call.clone().send().await.map(drop).map_err(|e| Failure::aws(&doing, e)) });
+        match deleted.await {
+            Err(failure) if failure.is_missing() => Ok(()),
+            deleted => Ok(deleted?),
         }
     }
 

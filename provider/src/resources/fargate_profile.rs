@@ -19,7 +19,7 @@ use crate::aws::marked::Marked;
 use crate::aws::names::{LONGEST_FARGATE_PROFILE, longest_prefix};
 use crate::aws::role::check_adoptable;
 use crate::aws::tags::{Change, GivenTags, Tags, retag_eks};
-use crate::aws::wait::{settle, settle_within, until};
+use crate::aws::wait::{in_time, settle, settle_within, until};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -164,7 +164,7 @@ impl Resource for FargateProfile {
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }
 
-    async fn update(&self, _ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let aws = &session.aws_of(&prior).await?;
         let before: Model = tfplugin::from_value(&prior)?;
@@ -172,6 +172,7 @@ impl Resource for FargateProfile {
         let arn = before.arn.unwrap_or_default();
         let actual = find(aws, &model).await?.map(|found| tags_of(&found)).unwrap_or_default();
         let wanted = model.tags_all.clone().unwrap_or_default();
+        in_time(ctx, &format!("tag Fargate profile {}", id_of(&model)))?;
         retag_eks(aws, &arn, &Change::between(&wanted, &actual, &session.owned(&prior))).await?;
         Ok(tfplugin::to_value(&Model { id: Some(id_of(&model)), arn: Some(arn), ..model })?)
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tfplugin::schema::validate;
 use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, Moved, PlannedChange, Resource, Schema, Timeouts, Type, Value,
     async_trait,
@@ -13,7 +14,9 @@ use tfplugin::{
 use super::{iam_role, identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::marked::Marked;
+use crate::aws::names::is_region;
 use crate::aws::tags::{Change, GivenTags, IamObject, Tags, from_iam_tags, iam_tags};
+use crate::aws::wait::settle;
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -75,6 +78,7 @@ impl Resource for OidcProvider {
                     "The EKS cluster; the provider block's `cluster_name` when left out. A change replaces the resource.",
                 ),
             )
+            .attribute("region", region())
             .attribute("url", Attribute::string().computed().use_state_for_unknown().describe("The issuer's URL."))
             .attribute(
                 "adopt",
@@ -99,10 +103,12 @@ impl Resource for OidcProvider {
     }
 
     async fn plan(&self, _ctx: &Context, change: &mut PlannedChange) -> Diagnostics {
+        let session = self.handle.session();
         if !change.is_destroy() {
             change.planned.set("audiences", iam_role::text_set(&BTreeSet::from([AUDIENCE.to_owned()])));
         }
-        inherit::plan_cluster_member(&self.handle.session(), change, &["id", "arn", "url", "adopted"])
+        plan_region(&session, change).await;
+        inherit::plan_cluster_member(&session, change, &["id", "arn", "url", "adopted"])
     }
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
@@ -110,7 +116,7 @@ impl Resource for OidcProvider {
         let aws = session.aws().await?;
         let model = resolve(&session, &planned)?;
         let cluster = session
-            .cluster(model.cluster_name.as_deref().unwrap_or_default())
+            .cluster_of(&planned, model.cluster_name.as_deref().unwrap_or_default())
             .await
             .map_err(|f| f.at("cluster_name"))?;
         let Some(url) = cluster.oidc_issuer.clone() else {
@@ -136,7 +142,7 @@ impl Resource for OidcProvider {
             ctx.set_private(serde_json::to_vec(&theirs).unwrap_or_default());
         }
         if let Some(found) = found {
-            converge(aws, &arn, &found, &state, &Tags::new()).await?;
+            converge(aws, ctx, &arn, &found, &state, &Tags::new()).await?;
         }
         Ok(tfplugin::to_value(&state)?)
     }
@@ -159,7 +165,7 @@ impl Resource for OidcProvider {
         session.refresh(ctx, &[Part::Aws], &state, look).await
     }
 
-    async fn update(&self, _ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
+    async fn update(&self, ctx: &Context, prior: Value, planned: Value) -> Result<Value, Diagnostics> {
         let session = self.handle.session();
         let aws = session.aws().await?;
         let before: Model = tfplugin::from_value(&prior)?;
@@ -174,7 +180,7 @@ impl Resource for OidcProvider {
             .with_fix("Plan again: it is created anew then.")
             .into());
         };
-        converge(aws, &arn, &found, &model, &session.owned(&prior)).await?;
+        converge(aws, ctx, &arn, &found, &model, &session.owned(&prior)).await?;
         let (url, adopted) = (before.url, before.adopted);
         Ok(tfplugin::to_value(&Model { id: Some(arn.clone()), arn: Some(arn), url, adopted, ..model })?)
     }
@@ -190,30 +196,57 @@ impl Resource for OidcProvider {
                 let theirs: BTreeSet<String> = serde_json::from_slice(&ctx.private()).unwrap_or_default();
                 let mut owned = session.owned(&prior);
                 owned.retain(|key, _| !theirs.contains(key));
-                let change = Change::between(&Tags::new(), &found.tags, &owned);
-                IamObject::OidcProvider(arn).retag(aws.iam(), &change).await?;
+                retag(aws, ctx, &arn, &Change::between(&Tags::new(), &found.tags, &owned)).await?;
             }
             return Ok(());
         }
-        match aws.iam().delete_open_id_connect_provider().open_id_connect_provider_arn(&arn).send().await {
-            Ok(_) => Ok(()),
-            Err(e) => match Failure::aws(format!("delete {arn}"), e) {
-                failure if failure.is_missing() => Ok(()),
-                failure => Err(failure.into()),
-            },
+        let (doing, call) = (format!("delete {arn}"), aws.iam().delete_open_id_connect_provider());
+        let call = call.open_id_connect_provider_arn(&arn);
+        let deleted =
+            settle(ctx, &doing, || async { call.clone().send().await.map(drop).map_err(|e| Failure::aws(&doing, e)) });
+        match deleted.await {
+            Err(failure) if failure.is_missing() => Ok(()),
+            deleted => Ok(deleted?),
         }
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {
-        if !id.contains(":oidc-provider/") {
-            return Err(Diagnostic::error("The import id is malformed", "Write the ARN of the OIDC provider.").into());
+        let (arn, region) = inherit::id_and_region(id);
+        if !arn.contains(":oidc-provider/") {
+            let detail = "Write the ARN of the OIDC provider, or `ARN@REGION`.";
+            return Err(Diagnostic::error("The import id is malformed", detail).into());
         }
-        Ok(bare(id))
+        Ok(bare(arn).with("region", region))
     }
 
     fn take_over(&self, source: &Moved) -> Result<Option<Value>, Diagnostics> {
         moved::from_aws(source, "aws_iam_openid_connect_provider", |old| Ok(old.tagged(bare(old.text("arn")?))))
     }
+}
+
+/// Declares `region`: IAM has none, and the cluster whose issuer it is has one.
+fn region() -> Attribute {
+    let region = validate::text("must be an AWS region such as \"eu-west-1\"", is_region);
+    Attribute::string().optional().validate(region).describe(
+        "The AWS region of the cluster; the provider block's `region` when left out. A change to another region than the cluster's replaces the \
+         resource; writing down the region that it is in changes nothing in AWS. An import takes it as `@REGION` behind the ARN.",
+    )
+}
+
+/// Plans `region`. Where a state does not say it, as that of an import, the issuer does.
+async fn plan_region(session: &Session, change: &mut PlannedChange) {
+    if !change.is_update() || !change.changed("region") {
+        return;
+    }
+    let arn = change.prior.get("arn").as_str().unwrap_or_default();
+    let told = arn.split(['.', '/']).find(|part| is_region(part)).filter(|_| change.prior.get("region").is_null());
+    let placed = match told {
+        Some(told) => change.prior.clone().with("region", told),
+        None => change.prior.clone(),
+    };
+    let prior = std::mem::replace(&mut change.prior, placed);
+    inherit::plan_region(session, change).await;
+    change.prior = prior;
 }
 
 /// Gives the state with which an import begins. Imported means wanted as one's own: destroying the resource then deletes it.
@@ -273,13 +306,26 @@ async fn find(aws: &Aws, arn: &str) -> Result<Option<Found>, Failure> {
     }
 }
 
-async fn converge(aws: &Aws, arn: &str, found: &Found, model: &Model, owned: &Tags) -> Result<(), Failure> {
+async fn converge(
+    aws: &Aws,
+    ctx: &Context,
+    arn: &str,
+    found: &Found,
+    model: &Model,
+    owned: &Tags,
+) -> Result<(), Failure> {
     if !found.audiences.iter().any(|audience| audience == AUDIENCE) {
+        let doing = format!("add audience {AUDIENCE} to {arn}");
         let call =
             aws.iam().add_client_id_to_open_id_connect_provider().open_id_connect_provider_arn(arn).client_id(AUDIENCE);
-        call.send().await.map_err(|e| Failure::aws(format!("add audience {AUDIENCE} to {arn}"), e))?;
+        settle(ctx, &doing, || async { call.clone().send().await.map(drop).map_err(|e| Failure::aws(&doing, e)) })
+            .await?;
     }
     let wanted = model.tags_all.clone().unwrap_or_default();
-    let change = Change::between(&wanted, &found.tags, owned);
-    IamObject::OidcProvider(arn.to_owned()).retag(aws.iam(), &change).await
+    retag(aws, ctx, arn, &Change::between(&wanted, &found.tags, owned)).await
+}
+
+async fn retag(aws: &Aws, ctx: &Context, arn: &str, change: &Change) -> Result<(), Failure> {
+    let object = IamObject::OidcProvider(arn.to_owned());
+    settle(ctx, &format!("tag {arn}"), || object.retag(aws.iam(), change)).await
 }

@@ -13,6 +13,7 @@ use crate::aws::Origin;
 use crate::aws::marked::Marked;
 use crate::aws::pod_identity::{self, Found, Subject, Wanted};
 use crate::aws::tags::{GivenTags, Tags};
+use crate::aws::wait::settle;
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::Failure;
@@ -167,12 +168,14 @@ impl Resource for PodIdentityAssociation {
         Ok(tfplugin::to_value(&model.associated(association))?)
     }
 
-    async fn delete(&self, _ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
+    async fn delete(&self, ctx: &Context, prior: Value) -> Result<(), Diagnostics> {
         let session = self.handle.session();
         let model: Model = tfplugin::from_value(&prior)?;
         let id = model.association_id.as_deref().unwrap_or_default();
         let aws = &session.aws_of(&prior).await?;
-        Ok(pod_identity::release(aws, &model.subject(), id, model.role_arn()).await?)
+        let (subject, role) = (model.subject(), model.role_arn());
+        let doing = format!("delete the pod identity association of {subject}");
+        Ok(settle(ctx, &doing, || pod_identity::release(aws, &subject, id, role)).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {

@@ -39,6 +39,8 @@ heals     aws_resources/edited       what_others_edit_heals_what_changes_stays_a
 heals     aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way instance_profile oidc_provider
 heals     aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way pod_identity_association
 heals     aws_resources/life         drift_is_seen_and_healed_and_foreign_things_stay             interruption_queue node_role
+heals     aws_resources/queue        each_part_that_others_edit_shows_by_itself_and_heals          interruption_queue
+heals     aws_resources/account      a_role_is_given_to_other_pods_and_stays_the_same              controller_role
 heals     aws_resources/account      an_association_comes_changes_heals_and_goes                  pod_identity_association
 heals     aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
 heals     kubernetes_resources/main  a_change_of_others_shows_and_their_fields_are_not_taken      node_pool
@@ -51,6 +53,7 @@ updates   aws_resources/life         all_resources_come_from_nothing_change_and_
 updates   aws_resources/life         all_resources_come_from_nothing_change_and_go                node_role oidc_provider
 updates   aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way discovery_tags instance_profile
 updates   aws_resources/account      an_association_comes_changes_heals_and_goes                  pod_identity_association
+updates   aws_resources/account      a_role_is_given_to_other_pods_and_stays_the_same              controller_role
 updates   aws_resources/account      the_spot_role_is_made_once_and_deleted_only_by_its_maker     spot_service_linked_role
 updates   aws_resources/policies     the_policy_is_kept_for_a_role_of_others                      controller_policy
 updates   aws_resources/queue        statements_of_the_user_come_change_heal_and_go               interruption_queue
@@ -134,6 +137,8 @@ moved     kubernetes_resources/moved objects_that_other_providers_kept_move_in_w
 timeouts  aws_resources/late         what_is_not_made_or_seen_in_time_ends_at_its_limit            controller_policy controller_role discovery_tags
 timeouts  aws_resources/late         what_is_not_made_or_seen_in_time_ends_at_its_limit            fargate_pod_execution_role instance_profile node_role
 timeouts  aws_resources/late         what_is_not_made_or_seen_in_time_ends_at_its_limit            pod_identity_association spot_service_linked_role
+timeouts  aws_resources/late         what_changes_or_goes_too_slowly_ends_at_its_limit             access_entry fargate_profile oidc_provider
+timeouts  aws_resources/late         what_changes_or_goes_too_slowly_ends_at_its_limit             pod_identity_association
 timeouts  aws_resources/late         a_fargate_profile_that_takes_longer_is_in_state               fargate_profile
 timeouts  aws_resources/late         what_is_made_and_not_answered_in_time_is_gone_on_with         oidc_provider
 timeouts  aws_resources/late         a_queue_whose_name_or_rules_take_longer_ends_at_its_limit     interruption_queue
@@ -150,8 +155,10 @@ unknown   aws_resources/life         all_resources_come_from_nothing_change_and_
 unknown   aws_resources/life         all_resources_come_from_nothing_change_and_go                interruption_queue node_role oidc_provider
 unknown   aws_resources/life         all_resources_come_from_nothing_change_and_go                spot_service_linked_role teardown
 unknown   aws_resources/edited       what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way controller_policy pod_identity_association
+unknown   aws_resources/holes        each_resource_comes_back_and_gives_way                       discovery_tags fargate_profile
 unknown   aws_resources/entered      an_entry_is_of_a_role_that_the_same_apply_makes              aws_auth_entry
-unknown   kubernetes_resources/main  all_of_it_comes_in_one_apply_and_goes_in_one_destroy         controller crds node_class node_overlay node_pool
+unknown   kubernetes_resources/main  all_of_it_comes_in_one_apply_and_goes_in_one_destroy         controller crds node_class node_overlay
+unknown   kubernetes_resources/edited a_pool_is_planned_before_all_of_it_is_known                 node_pool
 full      aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     access_entry controller_policy controller_role
 full      aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     discovery_tags fargate_pod_execution_role fargate_profile
 full      aws_resources/full         what_sets_every_attribute_is_applied_and_read_back_whole     instance_profile interruption_queue node_role oidc_provider

@@ -49,6 +49,39 @@ async fn only_another_region_than_the_objects_replaces_it() {
     }
 }
 
+/// IAM has no regions: where the state does not say it, the issuer tells that of the cluster.
+#[tokio::test]
+async fn an_identity_provider_goes_by_the_region_of_its_cluster() {
+    let core = configured(json!({})).await;
+    for (lives, written, wanted, replaces) in [
+        (OWN, None, Some(OWN), false),
+        (OTHER, None, Some(OTHER), false),
+        (OTHER, None, None, false),
+        (OWN, Some(OWN), None, false),
+        (OWN, None, Some(OTHER), true),
+        (OTHER, None, Some(OWN), true),
+        (OTHER, Some(OTHER), None, true),
+    ] {
+        let (arn, issuer) = issuer(lives);
+        let state = Value::from(json!({
+            "id": arn, "arn": arn, "cluster_name": "prod", "url": issuer, "adopt": true, "adopted": false,
+            "audiences": ["sts.amazonaws.com"], "tags_all": { "karp.sh/cluster": "prod" },
+        }));
+        let state = core.config("karp_oidc_provider", &state.with("region", written));
+        let config = Value::object([("cluster_name", "prod")]).with("region", wanted);
+        let plan = core.plan("karp_oidc_provider", &state, &config).await;
+        let what = format!("lives in {lives}, had {written:?}, wants {wanted:?}: {plan:?}");
+        assert!(!plan.diagnostics.has_errors() && plan.requires_replace.is_empty() != replaces, "{what}");
+        assert_eq!(plan.planned.get("url").is_known(), !replaces, "{what}");
+    }
+}
+
+/// The ARN and the issuer of a cluster's identity provider.
+fn issuer(region: &str) -> (String, String) {
+    let issuer = format!("oidc.eks.{region}.amazonaws.com/id/EXAMPLE");
+    (format!("arn:aws:iam::{ACCOUNT}:oidc-provider/{issuer}"), format!("https://{issuer}"))
+}
+
 #[tokio::test]
 async fn tags_of_which_nothing_is_known_live_where_the_provider_looks() {
     let core = configured(json!({})).await;
@@ -150,11 +183,14 @@ async fn an_import_names_the_region_behind_the_id() {
     const ROLE: &str = "arn:aws:iam::111122223333:role/at@home";
     let entry = format!("prod:{ROLE}");
     let url = "https://sqs.us-west-2.amazonaws.com/111122223333/q";
+    let (provider, _) = issuer(OTHER);
     for (kind, id, region) in [
         ("karp_access_entry", entry.clone(), None),
         ("karp_access_entry", format!("{entry}@{OTHER}"), Some(OTHER)),
         ("karp_fargate_profile", format!("prod:controller@{OTHER}"), Some(OTHER)),
         ("karp_pod_identity_association", format!("prod,a-0123@{OTHER}"), Some(OTHER)),
+        ("karp_oidc_provider", provider.clone(), None),
+        ("karp_oidc_provider", format!("{provider}@{OTHER}"), Some(OTHER)),
         ("karp_discovery_tags", format!("k,a@b,subnet-1@{OTHER}"), Some(OTHER)),
         ("karp_interruption_queue", url.to_owned(), Some(OTHER)),
         ("karp_interruption_queue", format!("http://127.0.0.1:4566/q@{OTHER}"), Some(OTHER)),

@@ -1,11 +1,14 @@
-//! Pod identity associations, and the account's role for spot instances.
+//! Pod identity associations, whom the controller's role is given to, and the account's role for spot instances.
 
 use std::collections::BTreeMap;
 
 use aws_sdk_iam::Client as Iam;
 use karp_aws::config::Service;
+use serde_json::Value;
 
 use crate::stand::Sandbox;
+
+const ROLE: &str = "karp_controller_role.this";
 
 fn unique(test: &str) -> String {
     format!("a{}-{test}", std::process::id())
@@ -155,6 +158,73 @@ async fn an_association_of_a_role_that_is_gone_is_put_to_use_unasked() {
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 
+/// By which provider, to which pods, and whether by an association: all of it changes in place, and leaves nothing of what was before.
+#[tokio::test]
+async fn a_role_is_given_to_other_pods_and_stays_the_same() {
+    let Some(sandbox) = Sandbox::find("role_auth") else { return };
+    let (before, name, clients) = (sandbox.what_exists(), unique("auth"), sandbox.clients().await);
+    let (iam, eks) = (clients.iam(), clients.eks());
+    let config = |namespace: &str, account: &str, provider: Option<&str>| {
+        let auth = match provider {
+            Some(provider) => format!("oidc_provider_arn = \"arn:aws:iam::123456789012:oidc-provider/{provider}\""),
+            None => "auth = \"pod_identity\"".to_owned(),
+        };
+        format!(
+            "PROVIDER\nresource \"karp_controller_role\" \"this\" {{\n  name = {name:?}\n  namespace = {namespace:?}\n  \
+             service_account = {account:?}\n  {auth}\n}}\n"
+        )
+    };
+    // What there was, with the role and its association.
+    let with_it = |association: &Value| {
+        let mut all = before.clone();
+        for (kind, one) in [("roles", &Value::from(name.as_str())), ("pod_identity_associations", association)] {
+            let list = all[kind].as_array_mut().unwrap();
+            list.extend(Some(one.clone()).filter(Value::is_string));
+            list.sort_by(|one, other| one.as_str().cmp(&other.as_str()));
+        }
+        all
+    };
+    let stand = sandbox.stand("");
+    let give = async |action: &str, namespace: &str, account: &str, provider: Option<&str>| {
+        stand.write(&config(namespace, account, provider));
+        let run = stand.apply();
+        assert_eq!(run.changes(), [(action.to_owned(), ROLE.to_owned())], "{}", run.text);
+        stand.assert_empty_plan();
+        let association = stand.attribute(ROLE, "association_id");
+        assert_eq!(association.is_null(), provider.is_some(), "{association}");
+        assert_eq!(sandbox.what_exists(), with_it(&association), "{namespace}/{account} by {provider:?}");
+        if let Some(id) = association.as_str() {
+            let call = eks.describe_pod_identity_association().cluster_name(&sandbox.cluster).association_id(id);
+            let found = call.send().await.unwrap().association.unwrap();
+            assert_eq!((found.namespace(), found.service_account()), (Some(namespace), Some(account)));
+        }
+        let role = iam.get_role().role_name(&name).send().await.unwrap().role.unwrap();
+        let trust = role.assume_role_policy_document().unwrap().replace("%3A", ":");
+        let pods = format!("system:serviceaccount:{namespace}:{account}");
+        let named = provider.map_or(trust.contains("pods.eks.amazonaws.com"), |provider| {
+            trust.contains(provider) && trust.contains(&pods)
+        });
+        assert!(named, "{namespace}/{account} by {provider:?}: {trust}");
+        role.role_id().to_owned()
+    };
+    let (first, second) = (Some("first.example.com"), Some("second.example.com"));
+    let role = give("create", "apps", "one", first).await;
+    for (namespace, account, provider) in
+        [("jobs", "one", second), ("jobs", "one", None), ("jobs", "two", None), ("apps", "two", None)]
+    {
+        assert_eq!(give("update", namespace, account, provider).await, role, "it is another role");
+    }
+    // What somebody took from it is given back.
+    let call = eks.delete_pod_identity_association().cluster_name(&sandbox.cluster);
+    let association = stand.attribute(ROLE, "association_id");
+    call.association_id(association.as_str().unwrap()).send().await.unwrap();
+    for provider in [None, first] {
+        assert_eq!(give("update", "apps", "two", provider).await, role, "it is another role");
+    }
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
 #[tokio::test]
 async fn the_spot_role_is_made_once_and_deleted_only_by_its_maker() {
     let Some(sandbox) = Sandbox::find("spot_role") else { return };
@@ -171,18 +241,22 @@ async fn the_spot_role_is_made_once_and_deleted_only_by_its_maker() {
     let flat = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(flat.contains("+ adopted = true") && flat.contains("+ name = \"AWSServiceRoleForEC2Spot\""), "{shown}");
     let run = other.apply();
-    let warned = |one: &&serde_json::Value| one["summary"] == "The role will stay at destroy";
+    let warned = |one: &&Value| one["summary"] == "The role will stay at destroy";
     let told = run.warnings().into_iter().find(warned).unwrap_or_else(|| panic!("{}", run.text));
     assert!(told["detail"].as_str().unwrap().contains("AWSServiceRoleForEC2Spot exists already"), "{told}");
     other.assert_empty_plan();
     assert_eq!(other.attribute("karp_spot_service_linked_role.this", "adopted"), true);
     other.destroy();
     maker.assert_empty_plan();
-    let import = "import {\n  to = karp_spot_service_linked_role.this\n  id = \"spot.amazonaws.com\"\n}\n";
-    let importer = sandbox.stand(&(config("") + import));
+    let import = |id: &str| format!("import {{\n  to = karp_spot_service_linked_role.this\n  id = {id:?}\n}}\n");
+    let importer = sandbox.stand(&(config("") + &import("spot.amazonaws.com")));
     importer.apply();
     importer.assert_empty_plan();
     importer.destroy();
+    let arn = maker.attribute("karp_spot_service_linked_role.this", "arn");
+    let by_arn = sandbox.stand(&(config("") + &import(arn.as_str().unwrap()))).plan();
+    assert!(by_arn.errors().is_empty(), "{}", by_arn.text);
+    by_arn.assert_imports_alone();
 
     let iam = Iam::new(&sandbox.clients().await.config_for(Service::Iam));
     let name = maker.attribute("karp_spot_service_linked_role.this", "name");

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::life::unique;
 use crate::policies::statements;
 use crate::stand::{FARGATE_SECONDS, Sandbox, Stand};
+use crate::tofu::Run;
 
 const PROFILE: &str = r#"PROVIDER
 resource "karp_fargate_pod_execution_role" "this" {
@@ -88,6 +89,38 @@ const LATE: [&str; 8] = [
     "pod_identity_association",
     "spot_service_linked_role",
 ];
+/// What changes or goes within a second, or not at all.
+const SLOW: &str = r#"PROVIDER
+resource "karp_node_role" "this" {
+  name = "NAME"
+}
+resource "karp_fargate_pod_execution_role" "this" {
+  name = "NAME-f"
+}
+resource "karp_access_entry" "this" {
+  principal_arn = karp_node_role.this.arn
+  tags          = { step = "STEP" }
+  timeouts      = { update = "1s", delete = "1s" }
+}
+resource "karp_fargate_profile" "this" {
+  name                   = "NAME"
+  pod_execution_role_arn = karp_fargate_pod_execution_role.this.arn
+  subnet_ids             = SUBNETS
+  selectors              = [{ namespace = "NAME" }]
+  tags                   = { step = "STEP" }
+  timeouts               = { update = "1s" }
+}
+resource "karp_oidc_provider" "this" {
+  tags     = { step = "STEP" }
+  timeouts = { update = "1s", delete = "1s" }
+}
+resource "karp_pod_identity_association" "this" {
+  namespace       = "apps"
+  service_account = "NAME"
+  role_arn        = karp_node_role.this.arn
+  timeouts        = { delete = "1s" }
+}
+"#;
 /// Seconds that a Fargate profile takes to come or to go: longer than its limit.
 const LONG: f64 = 6.0;
 
@@ -104,6 +137,17 @@ impl Sandbox {
             std::thread::sleep(Duration::from_millis(100));
         }
         panic!("the Fargate profile {name} did not come to that");
+    }
+}
+
+/// Asserts that each of these ended at its limit of a second.
+fn each_is_late(run: &Run, kinds: &[&str]) {
+    let errors = run.errors();
+    for kind in kinds {
+        let address = format!("karp_{kind}.this");
+        let told = errors.iter().find(|error| error["address"] == address.as_str());
+        let told = told.unwrap_or_else(|| panic!("{address} was in time: {}", run.text)).to_string();
+        assert!(told.contains("Gave up waiting") && told.contains("limit of 1 s"), "{address}: {told}");
     }
 }
 
@@ -270,13 +314,7 @@ async fn what_is_not_made_or_seen_in_time_ends_at_its_limit() {
     sandbox.door("POST", "/_karp/fail", &refusals.to_string());
     let run = stand.apply_failing();
     sandbox.door("POST", "/_karp/reset-faults", "{}");
-    for kind in LATE {
-        let address = format!("karp_{kind}.this");
-        let errors = run.errors();
-        let told = errors.iter().find(|error| error["address"] == address.as_str());
-        let told = told.unwrap_or_else(|| panic!("{address} was in time: {}", run.text)).to_string();
-        assert!(told.contains("Gave up waiting") && told.contains("limit of 1 s"), "{address}: {told}");
-    }
+    each_is_late(&run, &LATE);
     for kind in ["controller_policy", "controller_role", "fargate_pod_execution_role", "instance_profile", "node_role"]
     {
         assert!(stand.attribute(&format!("karp_{kind}.this"), "id").is_string(), "{kind}: {}", stand.state());
@@ -285,6 +323,50 @@ async fn what_is_not_made_or_seen_in_time_ends_at_its_limit() {
     stand.assert_empty_plan();
     stand.destroy();
     iam.delete_role().role_name(&node).send().await.unwrap();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+/// A change looks first, which takes longer than it may; what EKS and IAM do not let go is waited for until the limit.
+#[test]
+fn what_changes_or_goes_too_slowly_ends_at_its_limit() {
+    let Some(sandbox) = Sandbox::in_quiet("late_changes") else { return };
+    let (before, name) = (sandbox.what_exists(), unique("slow"));
+    let config = |step: &str| {
+        let config = SLOW.replace("NAME", &name).replace("STEP", step);
+        config.replace("SUBNETS", &format!("{:?}", sandbox.subnet_ids))
+    };
+    let stand = sandbox.stand(&config("one"));
+    stand.apply();
+    stand.write(&config("two"));
+    for action in ["DescribeAccessEntry", "DescribeFargateProfile", "GetOpenIDConnectProvider"] {
+        sandbox.door("POST", "/_karp/delay", &json!({ "action": action, "seconds": 1.3 }).to_string());
+    }
+    let changed = ["access_entry", "fargate_profile", "oidc_provider"];
+    let run = stand.apply_failing();
+    sandbox.door("POST", "/_karp/reset-faults", "{}");
+    each_is_late(&run, &changed);
+    assert_eq!(run.errors().len(), changed.len(), "{}", run.text);
+    let run = stand.apply();
+    assert_eq!(run.changes().len(), changed.len(), "{}", run.text);
+    stand.assert_empty_plan();
+
+    let busy = |action: &str, code: &str| json!({ "action": action, "code": code, "status": 409, "message": "Another change is under way", "times": 1000 });
+    let refusals = json!([
+        busy("DeleteAccessEntry", "ConcurrentModificationException"),
+        busy("DeleteOpenIDConnectProvider", "ConcurrentModification"),
+        busy("DeletePodIdentityAssociation", "ConcurrentModificationException"),
+    ]);
+    sandbox.door("POST", "/_karp/fail", &refusals.to_string());
+    let run = stand.tofu(&["destroy", "-json", "-auto-approve"]);
+    sandbox.door("POST", "/_karp/reset-faults", "{}");
+    let told: Vec<String> = run.errors().iter().map(ToString::to_string).collect();
+    for what in ["access entry", "arn:aws:iam", "the pod identity association"] {
+        let late = format!("Gave up waiting: could not delete {what}");
+        let error = told.iter().find(|error| error.contains(&late)).unwrap_or_else(|| panic!("{what}: {}", run.text));
+        assert!(error.contains("limit of 1 s is over; the last answer was: Another change is under way"), "{error}");
+    }
+    assert_eq!(told.len(), 3, "{}", run.text);
+    stand.destroy();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
 

@@ -81,10 +81,23 @@ async fn the_policy_is_kept_for_a_role_of_others() {
     }
     iam.delete_policy().policy_arn(gone).send().await.unwrap();
     let other = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"ec2:*","Resource":"*"}]}"#;
-    iam.create_policy_version().policy_arn(changed).policy_document(other).set_as_default(true).send().await.unwrap();
+    let versions = async || {
+        let all = iam.list_policy_versions().policy_arn(changed).send().await.unwrap().versions.unwrap_or_default();
+        all.iter().map(|version| version.version_id().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let first_version = versions().await.remove(0);
+    // As many as IAM keeps of a policy: the oldest has to make room.
+    while versions().await.len() < 5 {
+        let call = iam.create_policy_version().policy_arn(changed).policy_document(other);
+        call.set_as_default(true).send().await.unwrap();
+    }
+    let (others, _) = sandbox.version_and_tags(changed).await;
     let run = stand.apply();
     assert!(run.changes().contains(&("update".to_owned(), POLICY.to_owned())), "{}", run.text);
     stand.assert_empty_plan();
+    let (kept, (own, _)) = (versions().await, sandbox.version_and_tags(changed).await);
+    assert!(kept.len() == 5 && kept.contains(&others) && kept.contains(&own), "{kept:?}");
+    assert!(own != others && !kept.contains(&first_version), "{kept:?}");
 
     // An import finds all parts by the name or by one ARN.
     for id in [name.clone(), arns(&stand).into_values().next_back().unwrap()] {

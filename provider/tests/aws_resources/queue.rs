@@ -1,11 +1,66 @@
-//! The interruption queue's policy with statements of the user's own.
+//! The interruption queue's policy with statements of the user's own, and what others edit of its parts.
 
+use std::collections::BTreeMap;
+
+use aws_sdk_eventbridge::Client as EventBridge;
+use aws_sdk_eventbridge::types::Target;
+use aws_sdk_sqs::types::QueueAttributeName;
+use karp_aws::config::Service;
 use serde_json::{Value, json};
 
 use crate::life::unique;
 use crate::stand::Sandbox;
 
 const QUEUE: &str = "karp_interruption_queue.this";
+/// What others do to which rules; the one of `state_change` they leave alone.
+const EDITS: [(&str, Edit); 4] = [
+    ("capacity_reservation", Edit::AimedElsewhere),
+    ("health", Edit::Deleted),
+    ("rebalance", Edit::Matching),
+    ("spot", Edit::Untargeted),
+];
+
+/// What others do to a rule at AWS's own console.
+#[derive(Debug, Clone, Copy)]
+enum Edit {
+    AimedElsewhere,
+    Deleted,
+    Matching,
+    Untargeted,
+}
+
+impl Edit {
+    async fn make(self, events: &EventBridge, rule: &str) {
+        let target = events.list_targets_by_rule().rule(rule).send().await.unwrap().targets.unwrap().remove(0);
+        match self {
+            Self::AimedElsewhere => {
+                let other = Target::builder().id(target.id()).arn(format!("{}-other", target.arn())).build().unwrap();
+                events.put_targets().rule(rule).targets(other).send().await.unwrap();
+            }
+            Self::Matching => {
+                let other = r#"{"source":["theirs"]}"#;
+                events.put_rule().name(rule).event_pattern(other).send().await.unwrap();
+            }
+            Self::Deleted | Self::Untargeted => {
+                events.remove_targets().rule(rule).ids(target.id()).send().await.unwrap();
+            }
+        }
+        if matches!(self, Self::Deleted) {
+            events.delete_rule().name(rule).send().await.unwrap();
+        }
+    }
+}
+
+/// What each rule lets through, and where to.
+async fn live(events: &EventBridge, rules: &Value) -> BTreeMap<String, (Option<String>, Vec<Target>)> {
+    let mut all = BTreeMap::new();
+    for rule in rules.as_object().unwrap().values().map(|rule| rule.as_str().unwrap()) {
+        let pattern = events.describe_rule().name(rule).send().await.unwrap().event_pattern;
+        let targets = events.list_targets_by_rule().rule(rule).send().await.unwrap().targets;
+        all.insert(rule.to_owned(), (pattern, targets.unwrap_or_default()));
+    }
+    all
+}
 
 fn config(name: &str, statements: &str) -> String {
     format!(
@@ -45,8 +100,8 @@ async fn statements_of_the_user_come_change_heal_and_go() {
     let url = url.as_str().unwrap();
     let live = async || -> Vec<Value> {
         let call = sqs.get_queue_attributes().queue_url(url);
-        let all = call.attribute_names(aws_sdk_sqs::types::QueueAttributeName::Policy).send().await.unwrap();
-        let text = all.attributes.unwrap().remove(&aws_sdk_sqs::types::QueueAttributeName::Policy).unwrap();
+        let all = call.attribute_names(QueueAttributeName::Policy).send().await.unwrap();
+        let text = all.attributes.unwrap().remove(&QueueAttributeName::Policy).unwrap();
         serde_json::from_str::<Value>(&text).unwrap()["Statement"].as_array().unwrap().clone()
     };
     let own = live().await.split_off(2);
@@ -66,7 +121,7 @@ async fn statements_of_the_user_come_change_heal_and_go() {
     // Somebody takes them out.
     let bare = json!({ "Version": "2012-10-17", "Statement": live().await[..2] }).to_string();
     let call = sqs.set_queue_attributes().queue_url(url);
-    call.attributes(aws_sdk_sqs::types::QueueAttributeName::Policy, bare).send().await.unwrap();
+    call.attributes(QueueAttributeName::Policy, bare).send().await.unwrap();
     assert_eq!(stand.apply().changes(), changes);
     stand.assert_empty_plan();
     assert_eq!(live().await.len(), 4);
@@ -90,6 +145,52 @@ async fn statements_of_the_user_come_change_heal_and_go() {
     stand.apply();
     stand.assert_empty_plan();
     assert_eq!(live().await.len(), 2);
+    stand.destroy();
+    assert_eq!(sandbox.what_exists(), before, "something is left");
+}
+
+#[tokio::test]
+async fn each_part_that_others_edit_shows_by_itself_and_heals() {
+    let Some(sandbox) = Sandbox::find("queue_parts") else { return };
+    let (before, name, clients) = (sandbox.what_exists(), unique("parts"), sandbox.clients().await);
+    let (sqs, events) = (clients.sqs(), EventBridge::new(&clients.config_for(Service::EventBridge)));
+    let stand = sandbox.stand(&format!(
+        "PROVIDER\nresource \"karp_interruption_queue\" \"this\" {{\n  name = {name:?}\n  tags = {{ step = \"one\" }}\n}}\n"
+    ));
+    stand.apply();
+    let (url, rules) = (stand.attribute(QUEUE, "url"), stand.attribute(QUEUE, "rules"));
+    let url = url.as_str().unwrap();
+    let (whole, working) = (sandbox.what_exists(), live(&events, &rules).await);
+
+    for (event, edit) in EDITS {
+        edit.make(&events, rules[event].as_str().unwrap()).await;
+    }
+    let call = sqs.set_queue_attributes().queue_url(url);
+    call.attributes(QueueAttributeName::MessageRetentionPeriod, "600").send().await.unwrap();
+    sqs.tag_queue().queue_url(url).tags("step", "theirs").send().await.unwrap();
+
+    let planned = stand.tofu(&["plan", "-json", "-out=plan"]);
+    assert_eq!(planned.changes(), [("update".to_owned(), QUEUE.to_owned())], "{}", planned.text);
+    let shown = stand.tofu(&["show", "-json", "plan"]);
+    let change = &shown.events[0]["resource_changes"][0]["change"];
+    for (event, edit) in EDITS {
+        assert_eq!(change["before"]["rules"][event], Value::Null, "{event}, {edit:?}");
+    }
+    assert_eq!(change["before"]["rules"], json!({ "state_change": rules["state_change"] }));
+    assert_eq!(change["after"]["rules"], rules);
+    let settings = |side: &str| (&change[side]["message_retention_seconds"], &change[side]["tags_all"]["step"]);
+    assert_eq!(settings("before"), (&json!(600), &json!("theirs")));
+    assert_eq!(settings("after"), (&json!(300), &json!("one")));
+
+    let applied = stand.tofu(&["apply", "-json", "plan"]);
+    assert_eq!(applied.code, 0, "{}", applied.text);
+    stand.assert_empty_plan();
+    assert_eq!((live(&events, &rules).await, sandbox.what_exists()), (working, whole));
+    let call = sqs.get_queue_attributes().queue_url(url);
+    let now = call.attribute_names(QueueAttributeName::MessageRetentionPeriod).send().await.unwrap().attributes;
+    let now = now.unwrap().remove(&QueueAttributeName::MessageRetentionPeriod);
+    let tags = sqs.list_queue_tags().queue_url(url).send().await.unwrap().tags.unwrap();
+    assert_eq!((now.as_deref(), tags["step"].as_str()), (Some("300"), "one"));
     stand.destroy();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }
