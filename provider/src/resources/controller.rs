@@ -1,5 +1,7 @@
 //! `karp_controller`: the controller's namespace, account, rights, Deployment, budget and Service.
 
+mod left;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -208,6 +210,9 @@ impl Resource for Controller {
             }
         }
         let taken_over = ctx.run(serves_another(&client, &settings)).await??;
+        if let Some(monitor) = ctx.run(left::monitor(&client, &settings)).await?? {
+            remove(ctx, &session, &monitor).await?;
+        }
         for object in settings.objects().iter().rev().filter(|object| !(taken_over && is_of_cluster(object))) {
             remove(ctx, &session, object).await?;
         }

@@ -121,6 +121,29 @@ fn an_entry_of_aws_auth_leaves_those_of_others() {
     assert!(left.contains("role/workers") && !left.contains("role/nodes"), "{left}");
 }
 
+/// A cluster may have no `aws-auth`: the first entry makes it, and makes it again when somebody deleted it.
+#[test]
+fn an_entry_makes_the_config_map_where_there_is_none() {
+    let Some(cluster) = Cluster::find("an_entry_makes_the_config_map_where_there_is_none") else { return };
+    let aws_auth = AwsAuth::absent(&cluster);
+    let live = || cluster.get(&["-n", "kube-system", "configmap", "aws-auth"]);
+    assert_eq!(live(), Value::Null);
+    let role = "arn:aws:iam::111122223333:role/first";
+    let stand =
+        cluster.stand(&format!("{PROVIDER}resource \"karp_aws_auth_entry\" \"it\" {{\n  role_arn = {role:?}\n}}\n"));
+    stand.apply();
+    stand.assert_empty_plan();
+    let made = aws_auth.roles();
+    assert!(made.contains(role) && made.contains("system:nodes"), "{made}");
+
+    aws_auth.delete();
+    assert_eq!(stand.apply().changes(), [("create".to_owned(), "karp_aws_auth_entry.it".to_owned())]);
+    stand.assert_empty_plan();
+    assert_eq!(aws_auth.roles(), made);
+    stand.destroy();
+    assert!(!aws_auth.roles().contains(role), "{}", aws_auth.roles());
+}
+
 /// The environment's address and context count where the block leaves them out, in each of the forms of hashicorp/kubernetes.
 #[test]
 fn the_environment_tells_where_the_cluster_is() {

@@ -129,10 +129,10 @@ resource "karp_controller" "full" {
 "##;
 
 /// The kind of which the Prometheus operator makes scrape targets, as far as the API server needs to know it; gone at the end.
-struct Monitors<'a>(&'a Cluster);
+pub struct Monitors<'a>(&'a Cluster);
 
 impl<'a> Monitors<'a> {
-    fn define(cluster: &'a Cluster) -> Self {
+    pub fn define(cluster: &'a Cluster) -> Self {
         let (plural, group) = ("servicemonitors", "monitoring.coreos.com");
         cluster.create(&json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -179,12 +179,20 @@ fn one_of_which_everything_is_said_is_applied_and_read_back() {
     assert_eq!(live("poddisruptionbudget")["minAvailable"], Value::Null);
 
     let block = format!("import {{\n  to = karp_controller.full\n  id = \"{name}/karpenter\"\n}}\n");
-    let importer = cluster.stand(&(other + &block));
+    let importer = cluster.stand(&format!("{other}{block}"));
     let run = importer.apply();
     // What only the configuration says, such as limits, is entered by the same apply.
     let changes = run.changes();
     assert!(changes.iter().all(|(action, _)| ["import", "noop", "update"].contains(&&**action)), "{changes:?}");
     importer.assert_empty_plan();
+
+    // What is wanted no more goes.
+    let (head, rest) = other.split_once("  service_monitor = {").unwrap();
+    let (_, tail) = rest.split_once("\n  }\n").unwrap();
+    importer.write(&format!("{head}{tail}"));
+    assert_eq!(importer.apply().changes(), [("update".to_owned(), "karp_controller.full".to_owned())]);
+    importer.assert_empty_plan();
+    assert_eq!(cluster.get(&["-n", &name, "servicemonitor", "karpenter"]), Value::Null);
     importer.destroy();
     assert_eq!(cluster.get(&["namespace", &name]), Value::Null);
 }

@@ -206,18 +206,29 @@ impl Drop for Namespace<'_> {
     }
 }
 
-/// An `aws-auth` with these entries, which goes with the test.
+/// The cluster's `aws-auth`, which goes with the test.
 pub struct AwsAuth<'a> {
     cluster: &'a Cluster,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl<'a> AwsAuth<'a> {
+    /// None: a test begins without it.
+    pub fn absent(cluster: &'a Cluster) -> Self {
+        Self { cluster, _turn: AWS_AUTH.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// One with these entries.
     pub fn with(cluster: &'a Cluster, roles: &str) -> Self {
-        let turn = AWS_AUTH.lock().unwrap_or_else(PoisonError::into_inner);
+        let absent = Self::absent(cluster);
         cluster.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": { "name": "aws-auth", "namespace": "kube-system" }, "data": { "mapRoles": roles, "mapUsers": "[]\n" } }));
-        Self { cluster, _turn: turn }
+        absent
+    }
+
+    /// Deletes it by hand.
+    pub fn delete(&self) {
+        self.cluster.kubectl(&["-n", "kube-system", "delete", "configmap", "aws-auth"]);
     }
 
     /// The entries as they are written.

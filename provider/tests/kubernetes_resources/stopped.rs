@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::drain::{self, Controller, DESTROY, PATIENCE, claims_of, leaving, make_claim, with_claims};
 use crate::gate::Gate;
+use crate::outfitted::Monitors;
 use crate::stand::{AwsAuth, Cluster, Stand};
 use crate::tofu::{Run, Running};
 use crate::{CRDS, claims, class, controllers, pool};
@@ -249,6 +250,39 @@ fn what_a_call_in_flight_makes_is_kept() {
         }
         assert_eq!(exists(&cluster, &["namespace", &name]), found.is_some(), "{stop:?}");
         assert!(!aws_auth.roles().contains(&name), "{stop:?}: {}", aws_auth.roles());
+    }
+}
+
+/// A change adds a ServiceMonitor, and is stopped while the answer about it is on its way. What it had made when its process died is in no state, and
+/// goes with the controller.
+#[test]
+fn a_controller_amid_a_change() {
+    let Some(cluster) = Cluster::find("stopped_controller_amid_a_change") else { return };
+    let _turn = controllers();
+    let _monitors = Monitors::define(&cluster);
+    for stop in [Stop::CtrlC, Stop::Kill] {
+        let name = cluster.unique(&format!("amid-{stop:?}").to_lowercase());
+        let _namespace = cluster.namespace(&name);
+        let gate = Gate::before(&cluster, &["/servicemonitors/karpenter"]);
+        let text = |more: &str| {
+            let block = at(&gate);
+            format!(
+                "{block}resource \"karp_controller\" \"it\" {{\n  namespace = {name:?}\n  image = \"karp:nowhere\"\n  replicas = 0\n{more}}}\n"
+            )
+        };
+        let stand = cluster.stand(&text(""));
+        stand.apply();
+        stand.write(&text("  service_monitor = {}\n"));
+        cut(&stand, &gate, stop);
+        let there =
+            || ["serviceaccount", "servicemonitor"].map(|kind| exists(&cluster, &["-n", &name, kind, "karpenter"]));
+        assert_eq!(there(), [true, true], "{stop:?}");
+        // What was begun is completed after Ctrl-C.
+        if stop == Stop::CtrlC {
+            stand.assert_empty_plan();
+        }
+        stand.destroy();
+        assert_eq!(there(), [false, false], "{stop:?}");
     }
 }
 
