@@ -86,7 +86,14 @@ fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("karp-migrate-{}-{name}", std::process::id()))
 }
 
-/// What takes the controller's place is a file of its own, so that the pools can be imported while Karpenter runs; those are written as ever.
+/// The lines of some HCL without comments, however its columns lie.
+fn lines(hcl: &str) -> Vec<String> {
+    let all = hcl.lines().filter(|line| !line.starts_with('#'));
+    all.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// What takes the controller's place is a file of its own, so that the pools can be imported while Karpenter runs. Beside it these name the
+/// teardown that goes with it, and are written as ever otherwise.
 #[test]
 fn karp_in_karpenters_place_is_written_beside_the_pools() {
     let file = scratch("controller.tf");
@@ -94,7 +101,21 @@ fn karp_in_karpenters_place_is_written_beside_the_pools() {
     let output = migrate(&["installed.yaml", "today.yaml"], &["--controller", named]);
     let written = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
-    assert_eq!(text(&output.stdout), text(&migrate(&["installed.yaml", "today.yaml"], &[]).stdout));
+    let alone = text(&migrate(&["installed.yaml", "today.yaml"], &[]).stdout);
+    let together = text(&output.stdout);
+    let otherwise: Vec<String> = lines(&together).into_iter().filter(|line| !line.starts_with("teardown = ")).collect();
+    assert_eq!(otherwise, lines(&alone));
+    assert!(!alone.contains("teardown"), "{alone}");
+    for resource in [
+        "\"karp_node_class\" \"default\"",
+        "\"karp_node_pool\" \"general_purpose\"",
+        "\"karp_node_pool\" \"general_purpose_2\"",
+    ] {
+        let (_, block) = together.split_once(resource).unwrap();
+        assert_eq!(lines(block)[2], "teardown = karp_teardown.this.id", "{resource}: {together}");
+    }
+    let plan = "# Its share of the plan is: 4 to import, 0 to add, 3 to change, 0 to destroy.";
+    assert!(together.contains(plan), "{together}");
     let told = text(&output.stderr).replace(named, "FILE");
     let (at, end) = (told.find("Deployment").expect(&told), told.find("note: ").expect(&told));
     let seen = format!("{written}--- stderr\n{}", &told[at..end]);

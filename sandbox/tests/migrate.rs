@@ -185,7 +185,8 @@ fn karpenter(namespace: &str) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
 }
 
-/// The pools come first, while Karpenter runs; karp in its place is a file more.
+/// The pools come first, while Karpenter runs; karp in its place is a file more, beside which pools and classes name its teardown. What comes of
+/// both, and how it is destroyed, is played with a controller in `use_cases/migrated.rs`.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
     let Some(stand) = stand() else { return };
@@ -204,7 +205,8 @@ async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
     stand.kubectl(&["create", "-f", "-"], &karpenter(&karpenters));
 
     let controller = folder.path().join("controller.tf");
-    let written = stand.migrate(&["--controller", controller.to_str().unwrap()]);
+    let together = stand.migrate(&["--controller", controller.to_str().unwrap()]);
+    let written = stand.migrate(&[]);
     let label = plain.replace('-', "_");
     assert!(written.contains(&format!("node_class_ref = {{ name = karp_node_class.{label}.name }}")), "{written}");
     let imports = written.matches("import {\n").count();
@@ -217,6 +219,7 @@ async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
     let roles = r#"["arn:aws:iam::123456789012:role/nodes"]"#;
     let workspace = workspace.with_env("TF_VAR_instance_profile_role_arns", roles);
     std::fs::copy(&controller, workspace.folder().join("controller.tf")).unwrap();
+    std::fs::write(workspace.folder().join("main.tf"), &together).unwrap();
     let controller = std::fs::read_to_string(&controller).unwrap();
     let controller_laid_out = workspace.run(&["fmt", "-check", "-diff", "-no-color"]).await.unwrap();
     let valid = workspace.run(&["validate", "-no-color"]).await.unwrap();
@@ -230,8 +233,14 @@ async fn what_is_written_of_a_cluster_is_imported_without_a_difference() {
     applied.success().unwrap();
     assert_eq!(second.code, 0, "{}\n{written}", second.output);
     assert_eq!((controller_laid_out.code, valid.code), (0, 0), "{}{}", controller_laid_out.output, valid.output);
-    let only_new = "Plan: 3 to add, 0 to change, 0 to destroy.";
-    assert!(replaced.code == 0 && replaced.output.contains(only_new), "{}\n{controller}", replaced.output);
+    let named = together.matches("= karp_teardown.this.id\n").count();
+    let only_new = format!("Plan: 4 to add, {named} to change, 0 to destroy.");
+    assert!(named >= 3, "{together}");
+    assert!(replaced.code == 0 && replaced.output.contains(&only_new), "{}\n{together}{controller}", replaced.output);
+    let teardown = format!("+ teardown = \"{}\"", stand.cluster);
+    let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let told = replaced.output.lines().filter(|line| squeezed(line) == teardown).count();
+    assert_eq!(told, named, "{}", replaced.output);
     for kept in ["batch_idle_duration", "toleration_seconds", "SpotToSpotConsolidation", "role/nodes", "Karp-"] {
         assert!(replaced.output.contains(kept), "{kept}: {}\n{controller}", replaced.output);
     }

@@ -105,6 +105,11 @@ output "instance_profile_unique" {
   value       = karp_instance_profile.this.unique_id
 }
 
+output "teardown_id" {
+  description = "What ends the nodes at destroy, for classes and pools beside this module to name as their teardown."
+  value       = karp_teardown.this.id
+}
+
 output "security_group_ids" {
   description = "The security groups that nodes get; empty where they are found by a tag of others."
   value       = local.security_group_ids

@@ -150,14 +150,14 @@ variable "iam_role_permissions_boundary_arn" {
 }
 
 variable "policy_mode" {
-  description = "Where the controller's policy is kept: \"inline\" in its role, or in \"managed\" policies."
+  description = "Where the controller's policy is kept: \"inline\" in its role, in \"managed\" policies, or \"auto\": inline as long as it fits."
   type        = string
   default     = "inline"
   nullable    = false
 
   validation {
-    condition     = contains(["inline", "managed"], var.policy_mode)
-    error_message = "policy_mode is \"inline\" or \"managed\"."
+    condition     = contains(["auto", "inline", "managed"], var.policy_mode)
+    error_message = "policy_mode is \"auto\", \"inline\" or \"managed\"."
   }
 }
 

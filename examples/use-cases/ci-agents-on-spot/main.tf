@@ -58,6 +58,7 @@ module "karp" {
 # Builds want a fast and large disk; the cluster's other nodes do not.
 resource "karp_node_class" "ci" {
   name             = "ci"
+  teardown         = module.karp.teardown_id
   instance_profile = module.karp.instance_profile_name
 
   ami_selector_terms            = [{ alias = "al2023@latest" }]
@@ -72,7 +73,8 @@ resource "karp_node_class" "ci" {
 }
 
 resource "karp_node_pool" "ci" {
-  name = "ci"
+  name     = "ci"
+  teardown = module.karp.teardown_id
 
   template = {
     node_class_ref = { name = karp_node_class.ci.name }

@@ -66,6 +66,7 @@ module "karp" {
 
 resource "karp_node_class" "default" {
   name                          = local.class.name
+  teardown                      = module.karp.teardown_id
   instance_profile              = local.class.instance_profile
   ami_family                    = local.class.ami_family
   ami_selector_terms            = local.class.ami_selector_terms
@@ -76,12 +77,11 @@ resource "karp_node_class" "default" {
   kubelet                       = local.class.kubelet
   tags                          = local.class.tags
   user_data                     = local.class.user_data
-
-  depends_on = [module.karp]
 }
 
 resource "karp_node_pool" "default" {
   name       = local.pool.name
+  teardown   = module.karp.teardown_id
   template   = local.pool.template
   disruption = local.pool.disruption
   limits     = local.pool.limits

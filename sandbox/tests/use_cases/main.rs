@@ -1,11 +1,13 @@
 //! The modules under `terraform/` hold what their tests say, and each use case under `examples/use-cases` is applied as it stands, planned
-//! again without a difference, used by pods, and destroyed without a trace.
+//! again without a difference, used by pods, and destroyed without a trace; so is what `karp migrate` writes.
 //!
 //! Runs where `KARP_TEST_TOOLS` is set, as `cargo verify` does. Controllers and CRDs are a whole cluster's: the use cases go one after the
 //! other on a sandbox of their own, and need no other.
 
 mod abandoned;
+mod migrated;
 mod order;
+mod promised;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -173,20 +175,23 @@ async fn play_all(layout: &Layout, sandbox: &Sandbox) -> Result<()> {
     }
     let before = inventory(&sandbox.aws_endpoint).await?;
     for case in use_cases() {
-        let begin = Instant::now();
-        let played = async {
-            play(layout, sandbox, &case).await?;
-            let after = inventory(&sandbox.aws_endpoint).await?;
-            ensure!(
-                after == before,
-                "destroy left something behind, or took too much: {after:?} instead of {before:?}"
-            );
-            anyhow::Ok(())
-        };
-        played.await.with_context(|| format!("use case {}", case.name))?;
-        println!("{}: {:.1} s", case.name, begin.elapsed().as_secs_f64());
+        let played = traceless(sandbox, &before, play(layout, sandbox, &case));
+        let seconds = played.await.with_context(|| format!("use case {}", case.name))?;
+        println!("{}: {seconds:.1} s", case.name);
     }
+    let migrated = traceless(sandbox, &before, migrated::play(sandbox));
+    let seconds = migrated.await.context("what karp migrate writes")?;
+    println!("what karp migrate writes: {seconds:.1} s");
     Ok(())
+}
+
+/// Plays, and holds that AWS has what it had before; says how many seconds it took.
+async fn traceless(sandbox: &Sandbox, before: &Inventory, play: impl Future<Output = Result<()>>) -> Result<f64> {
+    let begin = Instant::now();
+    play.await?;
+    let after = inventory(&sandbox.aws_endpoint).await?;
+    ensure!(after == *before, "destroy left something behind, or took too much: {after:?} instead of {before:?}");
+    Ok(begin.elapsed().as_secs_f64())
 }
 
 async fn play(layout: &Layout, sandbox: &Sandbox, case: &UseCase) -> Result<()> {
@@ -209,10 +214,13 @@ async fn play(layout: &Layout, sandbox: &Sandbox, case: &UseCase) -> Result<()> 
     remove(&sandbox.client, case.name).await
 }
 
-/// Lists what exists in the emulator's AWS, by kind.
-async fn inventory(endpoint: &str) -> Result<BTreeMap<String, BTreeSet<String>>> {
+/// Names of what exists in AWS, by kind.
+type Inventory = BTreeMap<String, BTreeSet<String>>;
+
+/// Lists what exists in the emulator's AWS.
+async fn inventory(endpoint: &str) -> Result<Inventory> {
     let answer = sandbox::http::get(&format!("{endpoint}/_karp/inventory")).await?;
-    let mut things: BTreeMap<String, BTreeSet<String>> = serde_json::from_str(&answer)?;
+    let mut things: Inventory = serde_json::from_str(&answer)?;
     for names in things.values_mut() {
         names.retain(|name| !name.starts_with(SERVICE_LINKED));
     }

@@ -102,6 +102,15 @@ run "defaults_make_all_of_it" {
     ])
     error_message = "Outputs tell what was made."
   }
+
+  assert {
+    condition = alltrue([
+      output.teardown_id == karp_teardown.this.id,
+      karp_node_class.this["default"].teardown == output.teardown_id,
+      karp_node_pool.this["default"].teardown == output.teardown_id,
+    ])
+    error_message = "Classes and pools beside the module can name the teardown that its own do."
+  }
 }
 
 run "on_nodes_with_pod_identity" {

@@ -30,7 +30,11 @@ run "names_are_known_at_plan" {
   }
 
   assert {
-    condition     = output.node_iam_role_name == "KarpNodeRole-prod" && output.instance_profile_name == "KarpNodeInstanceProfile-prod"
+    condition = alltrue([
+      output.node_iam_role_name == "KarpNodeRole-prod",
+      output.instance_profile_name == "KarpNodeInstanceProfile-prod",
+      output.teardown_id == "prod",
+    ])
     error_message = "Outputs tell them at plan."
   }
 }
@@ -62,6 +66,7 @@ run "each_field_is_taken" {
     tags            = { team = "platform" }
     controller_on   = "nodes"
     controller_auth = "pod_identity"
+    policy_mode     = "auto"
     feature_gates   = { SpotToSpotConsolidation = true }
     controller_settings = {
       batch_idle_duration = "2s"
@@ -103,6 +108,11 @@ run "each_field_is_taken" {
   assert {
     condition     = karp_controller.this.settings.max_pod_share == "25%" && karp_controller.this.log_level == "debug"
     error_message = "Settings reach the controller."
+  }
+
+  assert {
+    condition     = karp_controller_role.this.policy_mode == "auto"
+    error_message = "Where the policy is kept may be left to its size."
   }
 }
 

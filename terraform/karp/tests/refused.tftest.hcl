@@ -106,7 +106,7 @@ run "unknown_words" {
   variables {
     discovery         = "auto"
     node_access       = "configmap"
-    policy_mode       = "auto"
+    policy_mode       = "customer"
     instance_profiles = "nobody"
     controller_on     = "ec2"
     cluster_ip_family = "dual"

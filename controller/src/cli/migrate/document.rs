@@ -9,8 +9,8 @@ use super::objects::Item;
 /// The first Terraform that has import blocks.
 const TERRAFORM: &str = ">= 1.5";
 
-/// Writes everything.
-pub fn write(items: &[Item], cluster: Option<&str>) -> String {
+/// Writes everything. `teardown` is what pools and classes name as theirs, where it is written beside them.
+pub fn write(items: &[Item], cluster: Option<&str>, teardown: Option<&str>) -> String {
     let names = addresses(items);
     let class = |name: &str| names.get(&(Kind::Class, name)).map(|address| format!("{address}.name"));
     let mut blocks = vec![settings(), provider(cluster)];
@@ -26,13 +26,16 @@ pub fn write(items: &[Item], cluster: Option<&str>) -> String {
             let texts = texts.iter().map(|(key, value)| (key.clone(), Value::text(value)));
             resource.attributes.insert(1, ((*name).to_owned(), Value::Object(texts.collect())));
         }
+        if let Some(teardown) = teardown.filter(|_| ends_with_a_controller(item)) {
+            resource.attributes.insert(1, ("teardown".to_owned(), Value::Bare(teardown.to_owned())));
+        }
         blocks.push(resource);
         if item.exists {
             let import = Block::new("import", &[]).set("to", Value::Bare(address.clone()));
             blocks.push(import.set("id", Value::text(&item.name)));
         }
     }
-    let mut out = header(items);
+    let mut out = header(items, teardown.is_some());
     for block in blocks {
         out.push('\n');
         block.write(&mut out);
@@ -40,12 +43,25 @@ pub fn write(items: &[Item], cluster: Option<&str>) -> String {
     out
 }
 
-fn header(items: &[Item]) -> String {
+/// Says whether only a controller ends what an object stands for.
+fn ends_with_a_controller(item: &Item) -> bool {
+    item.kind != Kind::Overlay
+}
+
+fn header(items: &[Item], beside: bool) -> String {
+    let version = env!("CARGO_PKG_VERSION");
     let imported = items.iter().filter(|item| item.exists).count();
+    let added = items.len() - imported;
+    if !beside {
+        return format!(
+            "# Written by `karp migrate` {version}. The plan of it is: {imported} to import, {added} to add, 0 to change, 0 to destroy.\n"
+        );
+    }
+    let changed = items.iter().filter(|item| item.exists && ends_with_a_controller(item)).count();
     format!(
-        "# Written by `karp migrate` {}. The plan of it is: {imported} to import, {} to add, 0 to change, 0 to destroy.\n",
-        env!("CARGO_PKG_VERSION"),
-        items.len() - imported
+        "# Written by `karp migrate` {version}, for one folder with karp in the place of Karpenter's controller.\n\
+         # Its share of the plan is: {imported} to import, {added} to add, {changed} to change, 0 to destroy. What the state has already is not\n\
+         # imported again; to change is `teardown` alone, by which a destroy ends the nodes before their controller.\n"
     )
 }
 
@@ -121,9 +137,25 @@ mod tests {
 
     #[test]
     fn a_pool_refers_to_a_class_that_is_written_too() {
-        let alone = write(&[item(Kind::Pool, "p")], Some("prod"));
+        let alone = write(&[item(Kind::Pool, "p")], Some("prod"), None);
         assert!(alone.contains("node_class_ref = { name = \"a.b\" }"), "{alone}");
-        let both = write(&[item(Kind::Class, "a.b"), item(Kind::Pool, "p")], Some("prod"));
+        let both = write(&[item(Kind::Class, "a.b"), item(Kind::Pool, "p")], Some("prod"), None);
         assert!(both.contains("node_class_ref = { name = karp_node_class.a_b.name }"), "{both}");
+    }
+
+    #[test]
+    fn pools_and_classes_name_what_ends_their_nodes() {
+        let mut items =
+            [item(Kind::Class, "a.b"), item(Kind::Pool, "p"), item(Kind::Pool, "q"), item(Kind::Overlay, "o")];
+        items[2].exists = false;
+        let written = write(&items, Some("prod"), Some("t.id"));
+        for resource in [r#""karp_node_class" "a_b""#, r#""karp_node_pool" "p""#, r#""karp_node_pool" "q""#] {
+            let block = written.split_once(resource).and_then(|(_, rest)| rest.split_once("\n}\n"));
+            let (block, _) = block.unwrap_or_else(|| panic!("{resource}: {written}"));
+            assert!(block.contains("\n  teardown = t.id"), "{resource}: {written}");
+        }
+        assert_eq!(written.matches("t.id").count(), 3, "{written}");
+        assert!(written.contains("plan is: 3 to import, 1 to add, 2 to change, 0 to destroy."), "{written}");
+        assert!(!write(&items, Some("prod"), None).contains("teardown"));
     }
 }

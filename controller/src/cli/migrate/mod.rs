@@ -34,7 +34,8 @@ pub struct Options {
     /// File to write the HCL to; standard output without it, or with -.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// File for karp in the place of Karpenter's controller: a role, a queue and a `karp_controller` with its settings, all of them new.
+    /// File for karp in the place of Karpenter's controller: a role, a queue, a `karp_controller` with its settings and a `karp_teardown`, all
+    /// of them new. The HCL of the pools then names that teardown, and goes into one folder with it.
     #[arg(long, value_name = "FILE")]
     controller: Option<PathBuf>,
     /// The EKS cluster for the provider block; without it the one that Karpenter's Deployment names, or else a variable.
@@ -87,7 +88,8 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         anyhow::bail!("there is no {kinds} for karp, and no workload uses an old key: nothing to migrate");
     }
     let named = installed.as_ref().and_then(|installed| installed.cluster.as_deref());
-    let hcl = document::write(&conversion.items, options.cluster_name.as_deref().or(named));
+    let teardown = successor.as_ref().map(|_| successor::TEARDOWN);
+    let hcl = document::write(&conversion.items, options.cluster_name.as_deref().or(named), teardown);
     if let Some(path) = output {
         save(path, &hcl)?;
     }

@@ -74,6 +74,10 @@ fn replaced(out: &mut String, installed: &Installed, file: &Path, items: &[Item]
     writeln!(out, "  apply that once the Deployment is {how}: {command}")?;
     writeln!(
         out,
+        "  pools and classes name its karp_teardown, so that a destroy ends their nodes first: apply both files together"
+    )?;
+    writeln!(
+        out,
         "  what its chart made under the names of karp's objects is taken over with force_conflicts = true alone"
     )?;
     match &installed.queue {

@@ -1,5 +1,6 @@
-//! karp in the place of Karpenter's controller: a role and a queue of its own, and a `karp_controller` with Karpenter's settings. All of it is
-//! new, and role, queue and service account of Karpenter's are left alone, so that its chart can start it again.
+//! karp in the place of Karpenter's controller: a role and a queue of its own, a `karp_controller` with Karpenter's settings, and the
+//! `karp_teardown` that pools and classes name. All of it is new, and role, queue and service account of Karpenter's are left alone, so that its
+//! chart can start it again.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +13,8 @@ use super::objects::Item;
 const USUAL: &str = "karpenter";
 /// Its service account where Karpenter's has that name, and stays.
 const ACCOUNT: &str = "karp";
+/// What pools and classes name, so that a destroy ends them before the controller.
+pub const TEARDOWN: &str = "karp_teardown.this.id";
 const IMAGE: &str = concat!("ghcr.io/karp/karp:", env!("CARGO_PKG_VERSION"));
 /// The variable for what classes do not tell.
 const ROLES: &str = "instance_profile_role_arns";
@@ -25,6 +28,7 @@ pub fn write(installed: &Installed, items: &[Item]) -> String {
     blocks.extend(installed.queue.as_deref().map(queue));
     blocks.push(role(installed, items));
     blocks.push(controller(installed));
+    blocks.push(teardown());
     let added = blocks.iter().filter(|block| block.kind == "resource").count();
     let mut out = header(added);
     for block in blocks {
@@ -242,6 +246,19 @@ fn controller(installed: &Installed) -> Block {
     block.set("depends_on", Value::List(vec![bare("karp_controller_role.this")]))
 }
 
+fn teardown() -> Block {
+    let block = Block::new("resource", &["karp_teardown", "this"]);
+    let block = note(
+        block,
+        "Destroyed after the node pools and classes, which name it, and before karp_controller: it ends what is left of their nodes, also",
+    );
+    let block = note(
+        block,
+        "where no controller runs any more. It refuses while there are node pools that this state does not have.",
+    );
+    block.set("depends_on", Value::List(vec![bare("karp_controller.this")]))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -273,13 +290,23 @@ mod tests {
     #[test]
     fn karpenters_own_account_is_left_its_role() {
         let beside = write(&installed("kube-system"), &[class("a", json!({ "role": "nodes" }))]);
-        has(&beside, &["auth           = \"pod_identity\"", "depends_on = [karp_controller_role.this]", "2 to add"]);
+        has(&beside, &["auth           = \"pod_identity\"", "depends_on = [karp_controller_role.this]", "3 to add"]);
         has(&beside, &["scaled to 0: kubectl -n kube-system scale deployment karpenter --replicas=0"]);
         assert!(!beside.contains("namespace =") && !beside.contains("service_account ="), "{beside}");
         assert!(!beside.contains("controller_role_arn") && !beside.contains("interruption_queue"), "{beside}");
         let there = write(&installed("karpenter"), &[]);
         assert_eq!(there.matches("service_account").count(), 2, "{there}");
         has(&there, &["deleted, since karp's has its name: kubectl -n karpenter delete deployment karpenter"]);
+    }
+
+    #[test]
+    fn the_nodes_end_before_their_controller() {
+        let written = write(&installed("kube-system"), &[]);
+        let (address, attribute) = TEARDOWN.rsplit_once('.').expect("an attribute");
+        let block =
+            format!("resource \"{}\" {{\n  depends_on = [karp_controller.this]\n}}\n", address.replace('.', "\" \""));
+        assert_eq!(attribute, "id");
+        has(&written, &[block.as_str()]);
     }
 
     #[test]
