@@ -17,7 +17,7 @@ use crate::session::Aws;
 
 /// IAM keeps at most five versions of a policy.
 const MOST_VERSIONS: usize = 5;
-/// Names the role that a policy was made for, on those that belong to a role.
+/// Names the role that a policy or an association was made for, on those that belong to a role.
 const ROLE_KEY: &str = "karp.sh/controller-role";
 
 /// Splits a policy into parts by name: `ROLE-1`, `ROLE-2`, …
@@ -51,8 +51,8 @@ pub fn for_role(role: &str, tags: &Tags) -> Tags {
     tags
 }
 
-/// Says whether tags of a policy or an association tell that it was made for the same role of the same cluster as is wanted. Who has the role has its policies,
-/// also those that nobody finished or that others took off it.
+/// Says whether tags of a policy or an association tell that it was made for the same role of the same cluster as is wanted. Who has the
+/// role has what was made for it, also what nobody finished or what others took off it.
 pub fn is_same_role(actual: &Tags, wanted: &Tags) -> bool {
     wanted.contains_key(ROLE_KEY) && [ROLE_KEY, CLUSTER_KEY].iter().all(|key| actual.get(*key) == wanted.get(*key))
 }

@@ -54,6 +54,18 @@ where
     }
 }
 
+/// Deletes, as [`settle`] repeats a call; an object that is gone already is fine.
+pub async fn gone<F, Fut>(ctx: &Context, doing: &str, call: F) -> Result<(), Failure>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<(), Failure>>,
+{
+    match settle(ctx, doing, call).await {
+        Err(failure) if failure.is_missing() => Ok(()),
+        answer => answer,
+    }
+}
+
 /// Deletes what something else was taken off a moment ago: repeats `call` while it answers that the object is still in use, which it says at last
 /// where that does not pass. An object that is gone already is fine.
 pub async fn detached<F, Fut>(ctx: &Context, doing: &str, call: F) -> Result<(), Failure>

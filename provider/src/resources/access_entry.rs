@@ -12,7 +12,7 @@ use super::{identity, inherit, moved};
 use crate::aws::Origin;
 use crate::aws::marked::Marked;
 use crate::aws::tags::{Change, GivenTags, Tags, retag_eks};
-use crate::aws::wait::{in_time, settle};
+use crate::aws::wait::{gone, in_time, settle};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -136,12 +136,8 @@ impl Resource for AccessEntry {
         let doing = format!("delete access entry {}", id_of(&model));
         let call = aws.eks().delete_access_entry().set_cluster_name(model.cluster_name.clone());
         let call = call.set_principal_arn(model.principal_arn.clone());
-        let deleted =
-            settle(ctx, &doing, || async { call.clone().send().await.map(drop).map_err(|e| Failure::aws(&doing, e)) });
-        match deleted.await {
-            Err(failure) if failure.is_missing() => Ok(()),
-            deleted => Ok(deleted?),
-        }
+        let delete = || async { call.clone().send().await.map(drop).map_err(|e| Failure::aws(&doing, e)) };
+        Ok(gone(ctx, &doing, delete).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {

@@ -16,7 +16,7 @@ use crate::aws::Origin;
 use crate::aws::marked::Marked;
 use crate::aws::names::is_region;
 use crate::aws::tags::{Change, GivenTags, IamObject, Tags, from_iam_tags, iam_tags};
-use crate::aws::wait::settle;
+use crate::aws::wait::{gone, settle};
 use crate::marks::Mark;
 use crate::provider::{Handle, Part};
 use crate::report::{Failure, Kind};
@@ -202,12 +202,8 @@ impl Resource for OidcProvider {
         }
         let (doing, call) = (format!("delete {arn}"), aws.iam().delete_open_id_connect_provider());
         let call = call.open_id_connect_provider_arn(&arn);
-        let deleted =
-            settle(ctx, &doing, || async { call.clone().send().await.map(drop).map_err(|e| Failure::aws(&doing, e)) });
-        match deleted.await {
-            Err(failure) if failure.is_missing() => Ok(()),
-            deleted => Ok(deleted?),
-        }
+        let delete = || async { call.clone().send().await.map(drop).map_err(|e| Failure::aws(&doing, e)) };
+        Ok(gone(ctx, &doing, delete).await?)
     }
 
     async fn import(&self, _ctx: &Context, id: &str) -> Result<Value, Diagnostics> {

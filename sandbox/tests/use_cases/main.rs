@@ -125,6 +125,41 @@ fn tools(layout: &Layout) -> Result<Option<Tools>> {
     Ok(tools)
 }
 
+/// Makes a folder ready for the other commands.
+async fn init(tofu: &Workspace) -> Result<String> {
+    tofu.run(&["init", "-input=false", "-no-color"]).await?.success()
+}
+
+/// Applies; answers what tofu says.
+async fn apply(tofu: &Workspace) -> Result<String> {
+    tofu.run(&["apply", "-input=false", "-no-color", "-auto-approve"]).await?.success()
+}
+
+/// Destroys all; answers what tofu says.
+async fn destroy(tofu: &Workspace) -> Result<String> {
+    tofu.run(&["destroy", "-input=false", "-no-color", "-auto-approve"]).await?.success()
+}
+
+/// What stands in the place of the quickstart's pool: one small type, with more arguments of the pool and of its template.
+fn small_nodes(pool: &str, template: &str) -> String {
+    format!(
+        r#"
+resource "karp_node_pool" "default" {{
+  limits = {{ cpu = "200" }}
+  {pool}
+  template = {{
+    {template}
+    node_class_ref = {{ name = karp_node_class.default.name }}
+    requirements = [
+      {{ key = "node.kubernetes.io/instance-type", operator = "In", values = ["c5.large"] }},
+      {{ key = "karpenter.sh/capacity-type", operator = "In", values = ["on-demand"] }},
+    ]
+  }}
+}}
+"#
+    )
+}
+
 /// Copies a folder with all that is below it, but for what tofu may have left there.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("making {}", to.display()))?;
@@ -197,8 +232,8 @@ async fn traceless(sandbox: &Sandbox, before: &Inventory, play: impl Future<Outp
 async fn play(layout: &Layout, sandbox: &Sandbox, case: &UseCase) -> Result<()> {
     let place = format!("examples/use-cases/{}", case.name);
     let tofu = sandbox.workspace_of(&layout.root.join(&place), &place)?;
-    tofu.run(&["init", "-input=false", "-no-color"]).await?.success()?;
-    tofu.run(&["apply", "-input=false", "-no-color", "-auto-approve"]).await?.success()?;
+    init(&tofu).await?;
+    apply(&tofu).await?;
     let again = tofu.run(&["plan", "-input=false", "-no-color", "-detailed-exitcode"]).await?;
     again.success().context("the second plan must be empty (exit code 2 means that it shows changes)")?;
     case.workload.create(&sandbox.client, case.name).await?;
@@ -210,7 +245,7 @@ async fn play(layout: &Layout, sandbox: &Sandbox, case: &UseCase) -> Result<()> 
         ensure!(plan.output.contains(told), "the plan of an edit does not tell `{told}`:\n{}", plan.output);
     }
     // With nodes running.
-    tofu.run(&["destroy", "-input=false", "-no-color", "-auto-approve"]).await?.success()?;
+    destroy(&tofu).await?;
     remove(&sandbox.client, case.name).await
 }
 
@@ -346,7 +381,7 @@ async fn the_modules_own_tests_pass() -> Result<()> {
     let Some(tools) = tools(&layout)? else { return Ok(()) };
     let folder = tempfile::tempdir()?;
     let karp = module(&layout, &tools, folder.path(), "karp")?;
-    karp.run(&["init", "-input=false", "-no-color"]).await?.success()?;
+    init(&karp).await?;
     karp.run(&["validate", "-no-color"]).await?.success()?;
     karp.run(&["test", "-no-color"]).await?.success()?;
     order::hold_of_karp(&Order::of(&karp).await?)
@@ -362,7 +397,7 @@ async fn the_eks_root_is_planned_with_stubs_in_place_of_its_modules() -> Result<
     fs::write(&main, with_stubs(&fs::read_to_string(&main)?))?;
     // The aws provider, and nothing else: no stub needs it.
     fs::remove_file(eks.folder().join("aws.tf"))?;
-    eks.run(&["init", "-input=false", "-no-color"]).await?.success()?;
+    init(&eks).await?;
     eks.run(&["validate", "-no-color"]).await?.success()?;
     eks.run(&["test", "-no-color"]).await?.success()?;
     // As a user plans it: the cluster is not there, and nobody is asked for it.

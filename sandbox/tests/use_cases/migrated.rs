@@ -11,7 +11,7 @@ use kube::{
 use sandbox::{Sandbox, tofu::Workspace};
 use serde_json::{Value, json};
 
-use crate::{Workload, remove};
+use crate::{Workload, apply, destroy, init, remove};
 
 /// What a cluster has before: definitions, the nodes' identity, tags, and Fargate for the controller.
 const SURROUNDINGS: &str = r#"
@@ -48,7 +48,7 @@ resource "karp_fargate_profile" "controller" {
 pub async fn play(sandbox: &Sandbox) -> Result<()> {
     let surroundings = workspace(sandbox, "surroundings")?;
     fs::write(surroundings.folder().join("main.tf"), SURROUNDINGS)?;
-    run(&surroundings, "init").await?;
+    init(&surroundings).await?;
     apply(&surroundings).await?;
     for object in objects(&sandbox.cluster_name) {
         create(sandbox, &object).await?;
@@ -56,7 +56,7 @@ pub async fn play(sandbox: &Sandbox) -> Result<()> {
 
     let migrated = workspace(sandbox, "migrated")?;
     migrate(sandbox, &migrated)?;
-    run(&migrated, "init").await?;
+    init(&migrated).await?;
     let told = apply(&migrated).await?;
     let planned = "Plan: 2 to import, 4 to add, 2 to change, 0 to destroy.";
     ensure!(told.contains(planned), "the plan is not `{planned}`:\n{told}");
@@ -68,7 +68,7 @@ pub async fn play(sandbox: &Sandbox) -> Result<()> {
     pods.run(&sandbox.client, "migrated").await?;
     destroy(&migrated).await?;
     remove(&sandbox.client, "migrated").await?;
-    destroy(&surroundings).await
+    destroy(&surroundings).await.map(drop)
 }
 
 /// A class whose instance profile a controller makes, and a pool.
@@ -137,16 +137,4 @@ async fn create(sandbox: &Sandbox, object: &Value) -> Result<()> {
 fn workspace(sandbox: &Sandbox, name: &str) -> Result<Workspace> {
     let nothing = tempfile::tempdir()?;
     sandbox.workspace_of(nothing.path(), name)
-}
-
-async fn run(tofu: &Workspace, command: &str) -> Result<String> {
-    tofu.run(&[command, "-input=false", "-no-color"]).await?.success()
-}
-
-async fn apply(tofu: &Workspace) -> Result<String> {
-    tofu.run(&["apply", "-input=false", "-no-color", "-auto-approve"]).await?.success()
-}
-
-async fn destroy(tofu: &Workspace) -> Result<()> {
-    tofu.run(&["destroy", "-input=false", "-no-color", "-auto-approve"]).await?.success().map(drop)
 }

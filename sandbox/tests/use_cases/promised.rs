@@ -11,7 +11,7 @@ use kube::{
 use sandbox::{Sandbox, tofu::Workspace};
 use serde_json::{Value, json};
 
-use crate::{PATIENCE, POLL, Workload, in_a_sandbox, inventory, remove};
+use crate::{PATIENCE, POLL, Workload, apply, destroy, in_a_sandbox, init, inventory, remove, small_nodes, traceless};
 
 /// Each of the pods fills one node.
 const NODES: usize = 5;
@@ -21,38 +21,28 @@ const AT_ONCE: usize = 2;
 const DISRUPTED: &str = "karpenter.sh/disrupted";
 const KEPT: &str = "karpenter.sh/do-not-disrupt";
 
-/// The quickstart's pool with one small type, some of whose nodes may go at a time, and labels.
-fn pool(labels: &str) -> String {
-    format!(
-        r#"
-resource "karp_node_pool" "default" {{
-  limits     = {{ cpu = "200" }}
-  disruption = {{ consolidate_after = "Never", budgets = [{{ nodes = "{AT_ONCE}" }}] }}
-  template = {{
-    labels         = {labels}
-    node_class_ref = {{ name = karp_node_class.default.name }}
-    requirements = [
-      {{ key = "node.kubernetes.io/instance-type", operator = "In", values = ["c5.large"] }},
-      {{ key = "karpenter.sh/capacity-type", operator = "In", values = ["on-demand"] }},
-    ]
-  }}
-}}
-"#
-    )
+/// Small nodes of a team, some of which may go at a time.
+fn pool(team: &str) -> String {
+    let disruption =
+        format!(r#"disruption = {{ consolidate_after = "Never", budgets = [{{ nodes = "{AT_ONCE}" }}] }}"#);
+    small_nodes(&disruption, &format!("labels = {{ team = {team:?} }}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_does_what_the_plan_told_and_drains_at_the_pace_of_budgets() -> Result<()> {
-    in_a_sandbox("promised", async |_, sandbox| play(sandbox).await).await
+    in_a_sandbox("promised", async |_, sandbox| {
+        let before = inventory(&sandbox.aws_endpoint).await?;
+        traceless(sandbox, &before, play(sandbox)).await.map(drop)
+    })
+    .await
 }
 
 async fn play(sandbox: &Sandbox) -> Result<()> {
-    let before = inventory(&sandbox.aws_endpoint).await?;
     let tofu = sandbox.workspace("quickstart")?;
     let own = tofu.folder().join("small_override.tf");
-    fs::write(&own, pool("{ team = \"a\" }"))?;
-    tofu.run(&["init", "-input=false", "-no-color"]).await?.success()?;
-    tofu.run(&["apply", "-input=false", "-no-color", "-auto-approve"]).await?.success()?;
+    fs::write(&own, pool("a"))?;
+    init(&tofu).await?;
+    apply(&tofu).await?;
     let pods = Workload { replicas: NODES, cpu: "1500m", ..Workload::default() };
     pods.create(&sandbox.client, "fill").await?;
     pods.run(&sandbox.client, "fill").await?;
@@ -61,7 +51,7 @@ async fn play(sandbox: &Sandbox) -> Result<()> {
     ensure!(old.len() == NODES, "{old:?}");
 
     let (pod, kept) = keep_one(sandbox).await?;
-    fs::write(&own, pool("{ team = \"b\" }"))?;
+    fs::write(&own, pool("b"))?;
     let told = tofu.run(&["plan", "-input=false", "-no-color"]).await?.success()?;
     let promises = [
         format!("{NODES} of {NODES} nodes will be replaced"),
@@ -71,15 +61,13 @@ async fn play(sandbox: &Sandbox) -> Result<()> {
     for promise in promises {
         ensure!(told.contains(&promise), "the plan does not tell `{promise}`:\n{told}");
     }
-    tofu.run(&["apply", "-input=false", "-no-color", "-auto-approve"]).await?.success()?;
+    apply(&tofu).await?;
     watch.until_replaced(&old, &kept).await?;
     pods.run(&sandbox.client, "fill").await?;
 
     let free = Patch::Merge(json!({ "metadata": { "annotations": { KEPT: Value::Null } } }));
     watch.pods.patch(&pod, &PatchParams::default(), &free).await?;
     watch.through_destroy(&tofu).await?;
-    let after = inventory(&sandbox.aws_endpoint).await?;
-    ensure!(after == before, "destroy left something behind, or took too much: {after:?} instead of {before:?}");
     remove(&sandbox.client, "fill").await
 }
 
@@ -157,7 +145,6 @@ impl Watch {
     /// Destroys all: nodes leave at the pace of the budget, and none comes in their place.
     async fn through_destroy(&self, tofu: &Workspace) -> Result<()> {
         let known = self.look().await?.claims;
-        let destroy = tofu.run(&["destroy", "-input=false", "-no-color", "-auto-approve"]);
         let mut most = 0;
         let paced = async {
             loop {
@@ -170,7 +157,7 @@ impl Watch {
             }
         };
         tokio::select! {
-            ended = destroy => ended?.success().map(drop)?,
+            ended = destroy(tofu) => drop(ended?),
             faulty = paced => return faulty,
         }
         ensure!(most > 0, "no node was seen to leave");
