@@ -62,11 +62,14 @@ async fn play(sandbox: &Sandbox) -> Result<()> {
         ensure!(told.contains(&promise), "the plan does not tell `{promise}`:\n{told}");
     }
     apply(&tofu).await?;
-    watch.until_replaced(&old, &kept).await?;
+    watch.until_replaced(&old, &[&kept]).await?;
     pods.run(&sandbox.client, "fill").await?;
 
+    // The last one goes once it may. Freed right before the destroy, it would be replaced until the drain begins.
     let free = Patch::Merge(json!({ "metadata": { "annotations": { KEPT: Value::Null } } }));
     watch.pods.patch(&pod, &PatchParams::default(), &free).await?;
+    watch.until_replaced(&old, &[]).await?;
+    pods.run(&sandbox.client, "fill").await?;
     watch.through_destroy(&tofu).await?;
     remove(&sandbox.client, "fill").await
 }
@@ -126,15 +129,16 @@ impl Watch {
         })
     }
 
-    /// Waits until all of these nodes but one have gone, never more at a time than the budget allows.
-    async fn until_replaced(&self, old: &BTreeSet<String>, kept: &str) -> Result<()> {
+    /// Waits until of these nodes those are left that are kept, never more leaving at a time than the budget allows.
+    async fn until_replaced(&self, old: &BTreeSet<String>, kept: &[&str]) -> Result<()> {
         let begin = Instant::now();
         loop {
             let seen = self.look().await?;
             ensure!(seen.leaving.len() <= AT_ONCE, "{:?} leave at a time", seen.leaving);
-            ensure!(seen.nodes.contains(kept), "{kept} went, whose pod must not be disrupted");
+            let gone = kept.iter().find(|node| !seen.nodes.contains(**node));
+            ensure!(gone.is_none(), "{gone:?} went, whose pod must not be disrupted");
             let left: Vec<&String> = old.intersection(&seen.nodes).collect();
-            if left == [kept] && seen.leaving.is_empty() {
+            if left == kept && seen.leaving.is_empty() {
                 return Ok(());
             }
             ensure!(begin.elapsed() < PATIENCE * 2, "after {:?} of the old nodes are left: {left:?}", begin.elapsed());
