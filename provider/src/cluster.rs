@@ -27,6 +27,7 @@ pub fn of_block(given: &Kubernetes) -> Connection {
                 context: given.config_context.clone(),
                 cluster: given.config_context_cluster.clone(),
                 user: given.config_context_auth_info.clone(),
+                proxy_url: given.proxy_url.clone(),
             },
         };
     }
@@ -35,6 +36,7 @@ pub fn of_block(given: &Kubernetes) -> Connection {
         certificate_authority_data: given.cluster_ca_certificate.as_deref().map(base64),
         insecure: given.insecure.unwrap_or_default(),
         tls_server_name: given.tls_server_name.clone(),
+        proxy_url: given.proxy_url.clone(),
         token: given.token.clone(),
         client_certificate_data: given.client_certificate.as_deref().map(base64),
         client_key_data: given.client_key.as_deref().map(base64),

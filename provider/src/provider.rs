@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use karp_aws::config::Settings;
 use serde::{Deserialize, Deserializer};
-use tfplugin::schema::validate;
+use tfplugin::schema::validate::{self, Validator};
 use tfplugin::{
     Attribute, DataSource, Diagnostics, EphemeralResource, Function, Provider, Resource, Schema, Type, Value,
     async_trait,
@@ -240,7 +240,8 @@ impl Provider for Karp {
         .attribute(
             "cluster_name",
             text("The EKS cluster: the default of every resource's `cluster_name`, and the cluster whose API server is called; else \
-                  `KARP_CLUSTER_NAME`. It may be unknown until apply."),
+                  `KARP_CLUSTER_NAME`. It may be unknown until apply.")
+            .validate(validate::text(CLUSTER_NAME, |text| text.is_empty() || is_cluster_name(text))),
         )
         .attribute("kubernetes", kubernetes::attribute())
         .attribute(
@@ -362,6 +363,25 @@ fn is_url(text: &str) -> bool {
     rest.is_some_and(|rest| {
         !rest.starts_with(['/', ':', '?']) && !rest.is_empty() && !rest.contains(char::is_whitespace)
     })
+}
+
+/// Checks a cluster's name as EKS does.
+pub fn cluster_name() -> Validator {
+    validate::text(CLUSTER_NAME, is_cluster_name)
+}
+
+fn is_cluster_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    (1..=100).contains(&text.len()) && text.chars().all(plain) && !text.starts_with(['-', '_'])
+}
+
+const CLUSTER_NAME: &str = "must be the name of an EKS cluster (1 to 100 letters, digits, dashes and underscores, beginning with a letter or digit)";
+
+/// Checks a proxy's URL. Proxies are not sensitive: few have credentials, and whoever reads of one that is refused has to see which it is. So
+/// credentials are left out of what is told, and the rest is told.
+fn proxy_url() -> Validator {
+    let must = "must be a URL with http:// or https://, such as \"http://proxy:3128\"";
+    validate::address(must, |text| text.is_empty() || is_url(text))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use karp_domain::api::{CapacityBuffer, Ec2NodeClass, NodeClaim, NodeOverlay, NodePool, conditions};
 use karp_domain::cluster::{Reference, Workload};
+use karp_kube::client::ConnectError;
 use kube::api::ListParams;
 use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -57,7 +58,7 @@ impl Cluster {
 ///
 /// # Errors
 /// When the configuration makes no client.
-pub fn client(config: Config) -> kube::Result<Client> {
+pub fn client(config: Config) -> Result<Client, ConnectError> {
     calls::client(config, &Fence::shut())
 }
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use http::Request;
+use karp_kube::client::ConnectError;
 use karp_kube::proxy;
 use karp_kube::retries::retries;
 use kube::client::{Body, ClientBuilder};
@@ -52,14 +53,17 @@ pub async fn way(context: Option<&str>) -> anyhow::Result<Config> {
 ///
 /// # Errors
 /// When the configuration makes no client.
-pub fn client(config: Config, fence: &Fence) -> kube::Result<Client> {
+pub fn client(config: Config, fence: &Fence) -> Result<Client, ConnectError> {
     answered(config, fence, ANSWER)
 }
 
 /// The same; answers begin within `limit`.
-fn answered(mut config: Config, fence: &Fence, limit: Duration) -> kube::Result<Client> {
+fn answered(mut config: Config, fence: &Fence, limit: Duration) -> Result<Client, ConnectError> {
     let again = std::mem::take(&mut config.default_retry).then(retries);
-    let builder = ClientBuilder::try_from(patient(config, SILENCE))?
+    let exec = config.auth_info.exec.clone();
+    let refused = |error| ConnectError::of_client(exec.as_ref(), error);
+    let builder = ClientBuilder::try_from(patient(config, SILENCE))
+        .map_err(refused)?
         .with_layer(&BufferLayer::<Request<Body>>::new(WAITING))
         .with_layer(&FilterLayer::new(fence.clone()))
         .with_layer(&TimeoutLayer::new(limit))

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tfplugin::schema::validate::{self, Validator};
 use tfplugin::{Attribute, Diagnostics, Schema, Type, Value};
 
-use super::{Environment, expand, given, is_url, may_say, says, text, without_nulls};
+use super::{Environment, expand, given, is_url, may_say, proxy_url, says, text, without_nulls};
 
 /// The arguments of this part.
 pub const ARGUMENTS: [&str; 17] = [
@@ -297,7 +297,7 @@ fn lifetime() -> Validator {
 /// Adds what narrows a session of either kind.
 fn session() -> [(&'static str, Attribute); 5] {
     [
-        ("role_arn", Attribute::string().required().validate(validate::arn()).describe("The role.")),
+        ("role_arn", Attribute::string().required().validate(validate::role_arn()).describe("The role.")),
         ("session_name", text("The session's name; `karp` when absent.")),
         ("duration", text("How long the credentials live, such as `1h`.").validate(lifetime())),
         ("policy", text("A session policy (JSON) that narrows the role.")),
@@ -349,12 +349,6 @@ fn endpoint_overrides() -> Attribute {
         "Endpoints in place of AWS's own, for private endpoints and emulators; else `AWS_ENDPOINT_URL_<SERVICE>` and \
          `AWS_ENDPOINT_URL`. There is never a silent fallback to localhost.",
     )
-}
-
-/// Checks a proxy's URL. Proxies are not sensitive: few have credentials, and whoever reads of one that is refused has to see which it is. So
-/// credentials are left out of what is told, and the rest is told.
-fn proxy_url() -> Validator {
-    validate::address("must be a URL with http:// or https://, such as \"http://proxy:3128\"", is_url)
 }
 
 #[cfg(test)]
@@ -439,6 +433,7 @@ mod tests {
             assert!(told.contains("***@proxy:3128\"") && !told.contains("hunter"), "{told}");
         }
         assert!(proxy_url().check(&Value::from("http://user:hunter2@proxy:3128")).is_ok());
+        assert!(proxy_url().check(&Value::from("")).is_ok(), "it is left out");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tfplugin::schema::validate;
 use tfplugin::{Attribute, Diagnostics, Type, Value};
 
-use super::{Environment, given, is_url, may_say, says, text, without_nulls};
+use super::{Environment, given, is_url, may_say, proxy_url, says, text, without_nulls};
 
 /// How to reach the API server.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -20,6 +20,7 @@ pub struct Kubernetes {
     pub client_key: Option<String>,
     pub insecure: Option<bool>,
     pub tls_server_name: Option<String>,
+    pub proxy_url: Option<String>,
     pub config_path: Option<String>,
     pub config_paths: Option<Vec<String>>,
     pub config_context: Option<String>,
@@ -63,6 +64,7 @@ impl Kubernetes {
                 *field = environment(name);
             }
         };
+        fill(&mut self.proxy_url, "KUBE_PROXY_URL");
         if self.host.is_some() {
             if self.exec.is_none() {
                 fill(&mut self.token, "KUBE_TOKEN");
@@ -80,7 +82,7 @@ impl Kubernetes {
         self
     }
 
-    fn texts(&mut self) -> [&mut Option<String>; 10] {
+    fn texts(&mut self) -> [&mut Option<String>; 11] {
         [
             &mut self.host,
             &mut self.cluster_ca_certificate,
@@ -88,6 +90,7 @@ impl Kubernetes {
             &mut self.client_certificate,
             &mut self.client_key,
             &mut self.tls_server_name,
+            &mut self.proxy_url,
             &mut self.config_path,
             &mut self.config_context,
             &mut self.config_context_cluster,
@@ -137,6 +140,14 @@ pub fn attribute() -> Attribute {
         (
             "tls_server_name",
             text("The name to verify in the API server's certificate; else `KUBE_TLS_SERVER_NAME`."),
+        ),
+        (
+            "proxy_url",
+            text(
+                "The proxy through which the API server is called; else `KUBE_PROXY_URL`, else what kubectl would take: the kubeconfig's \
+                 `proxy-url`, or `HTTPS_PROXY` less `NO_PROXY`.",
+            )
+            .validate(proxy_url()),
         ),
         (
             "config_path",
@@ -209,6 +220,7 @@ mod tests {
             ("KUBE_CONFIG_PATHS", "/a:/b"),
             ("KUBE_CTX", "prod"),
             ("KUBECONFIG", "/never"),
+            ("KUBE_PROXY_URL", "http://proxy"),
         ];
         let told = Kubernetes::default().with_environment(&of(&all));
         assert_eq!((told.host.as_deref(), told.token.as_deref()), (Some("https://env"), Some("t")));
@@ -217,6 +229,7 @@ mod tests {
         let block = Kubernetes { config_path: Some("/block".into()), ..Kubernetes::default() };
         let told = block.with_environment(&of(&all));
         assert_eq!((told.config_path.as_deref(), told.config_context.as_deref()), (Some("/block"), Some("prod")));
+        assert_eq!(told.proxy_url.as_deref(), Some("http://proxy"), "of each address");
         assert!(told.host.is_none() && told.token.is_none(), "the environment's token is not for this cluster");
 
         let told = Kubernetes::default().with_environment(&of(&all[4..]));

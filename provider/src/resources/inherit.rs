@@ -17,7 +17,7 @@ pub fn cluster_name_attribute() -> Attribute {
     Attribute::string()
         .optional()
         .computed()
-        .validate(validate::length(1, 100))
+        .validate(crate::provider::cluster_name())
         .describe("The EKS cluster; the provider block's `cluster_name` when left out.")
 }
 

@@ -99,7 +99,7 @@ fn parse(text: &str) -> Option<Map<String, Json>> {
 }
 
 fn json_object() -> validate::Validator {
-    validate::text("must be a JSON object, as `jsonencode` gives it", |text| parse(text).is_some())
+    validate::document("must be a JSON object, as `jsonencode` gives it", |text| parse(text).is_some())
 }
 
 fn same_json(prior: &Value, planned: &Value) -> bool {

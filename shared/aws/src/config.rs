@@ -437,7 +437,7 @@ fn check_endpoint(service: Service, url: &str) -> Result<(), Error> {
         .map_err(|error| Error::configuration(format!("the endpoint of {} is not a URL: {error}", service.name())))?;
     match (uri.scheme_str(), uri.host()) {
         (Some("http" | "https"), Some(_)) => Ok(()),
-        _ => Err(Error::configuration(format!("the endpoint of {} must be http(s)://host: `{url}`", service.name()))),
+        _ => Err(Error::configuration(format!("the endpoint of {} must be http(s)://host", service.name()))),
     }
 }
 

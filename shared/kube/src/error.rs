@@ -2,6 +2,8 @@
 
 use kube::core::Status;
 
+use crate::NoCredentials;
+
 /// A field that another manager owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldConflict {
@@ -72,6 +74,11 @@ impl From<kube::Error> for Error {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => from_status(*status),
+            // a token that ran out is asked for anew before a call
+            error if let Some(why) = NoCredentials::behind(&error) => {
+                let why = format!("the command of `exec` {why}");
+                Self::Unreachable { source: Box::new(kube::Error::Service(why.into())) }
+            }
             kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
                 Self::Unreachable { source: Box::new(error) }
             }

@@ -4,6 +4,7 @@
 
 pub mod apply;
 pub mod client;
+mod credentials;
 mod error;
 pub mod events;
 mod ownership;
@@ -13,4 +14,5 @@ pub mod rbac;
 pub mod retries;
 pub mod wait;
 
+pub use credentials::NoCredentials;
 pub use error::{Error, FieldCause, FieldConflict};

@@ -149,6 +149,16 @@ pub fn arn() -> Validator {
     })
 }
 
+/// The ARN of an IAM role, without a session's.
+#[must_use]
+pub fn role_arn() -> Validator {
+    text("must be the ARN of a role such as \"arn:aws:iam::111122223333:role/name\"", |text| {
+        let parts: Vec<&str> = text.splitn(6, ':').collect();
+        let name = |resource: &str| resource.strip_prefix("role/").is_some_and(|name| !name.is_empty());
+        matches!(parts[..], ["arn", partition, "iam", "", _, resource] if partition.starts_with("aws") && name(resource))
+    })
+}
+
 /// A DNS label: lower-case letters, digits and dashes, at most 63 characters.
 #[must_use]
 pub fn dns_label() -> Validator {
