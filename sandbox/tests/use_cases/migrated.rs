@@ -88,7 +88,8 @@ fn objects(cluster: &str) -> [Value; 2] {
     let node_class = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });
     let pool = json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "default" }, "spec": {
         "template": { "spec": { "nodeClassRef": node_class, "requirements": requirements } },
-        "limits": { "cpu": "100" },
+        // a number, as kubectl writes what people write without quotes
+        "limits": { "cpu": 100 },
     } });
     [class, pool]
 }
