@@ -8,7 +8,7 @@ use tfplugin::Context;
 
 use super::marked::is_left;
 use super::role::{check_adoptable, check_path};
-use super::tags::{CLUSTER_KEY, Change, IamObject, Tags, from_iam_tags, iam_tags};
+use super::tags::{Change, IamObject, ROLE_KEY, Tags, from_iam_tags, iam_tags, is_same_role};
 use super::wait::{detached, in_time, settle};
 use super::{Origin, document};
 use crate::marks::Mark;
@@ -17,8 +17,6 @@ use crate::session::Aws;
 
 /// IAM keeps at most five versions of a policy.
 const MOST_VERSIONS: usize = 5;
-/// Names the role that a policy or an association was made for, on those that belong to a role.
-const ROLE_KEY: &str = "karp.sh/controller-role";
 
 /// Splits a policy into parts by name: `ROLE-1`, `ROLE-2`, …
 pub fn parts(role: &str, policy: &str) -> BTreeMap<String, String> {
@@ -41,20 +39,6 @@ fn next_part(arns: &BTreeSet<String>) -> Option<String> {
     });
     let (whole, last) = numbered.max_by_key(|(_, number)| *number)?;
     Some(format!("{whole}-{}", u16::from(last) + 1))
-}
-
-/// Adds to tags for which role a policy or an association is made.
-pub fn for_role(role: &str, tags: &Tags) -> Tags {
-    let mut tags = tags.clone();
-    // A role's name may have commas, a tag's value may not; a slash is in no name.
-    tags.insert(ROLE_KEY.to_owned(), role.replace(',', "/"));
-    tags
-}
-
-/// Says whether tags of a policy or an association tell that it was made for the same role of the same cluster as is wanted. Who has the
-/// role has what was made for it, also what nobody finished or what others took off it.
-pub fn is_same_role(actual: &Tags, wanted: &Tags) -> bool {
-    wanted.contains_key(ROLE_KEY) && [ROLE_KEY, CLUSTER_KEY].iter().all(|key| actual.get(*key) == wanted.get(*key))
 }
 
 /// One of the policies that a document is kept in.
@@ -333,17 +317,6 @@ async fn prune(iam: &Client, arn: &str, most: usize) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_policy_is_a_roles_by_its_name_and_its_cluster() {
-        let of = |cluster: &str| Tags::from([(CLUSTER_KEY.to_owned(), cluster.to_owned())]);
-        let wanted = for_role("a,b", &of("prod"));
-        assert!(is_same_role(&for_role("a,b", &of("prod")), &wanted));
-        for other in [for_role("ab", &of("prod")), for_role("a,b", &of("test")), of("prod"), Tags::new()] {
-            assert!(!is_same_role(&other, &wanted), "{other:?}");
-        }
-        assert!(!is_same_role(&of("prod"), &of("prod")), "of no role");
-    }
 
     #[test]
     fn a_part_follows_the_last_one() {

@@ -2,9 +2,8 @@
 
 use tfplugin::Context;
 
-use super::managed_policy::is_same_role;
 use super::role;
-use super::tags::{Change, Tags, retag_eks};
+use super::tags::{Change, Tags, is_same_role, retag_eks};
 use super::wait::settle;
 use crate::report::{Failure, Kind};
 use crate::session::Aws;

@@ -92,6 +92,8 @@ pub struct Queue {
     pub arn: String,
     pub retention_seconds: i64,
     pub kms_key: Option<String>,
+    /// Whether SQS's own key encrypts messages.
+    pub sqs_managed_sse: bool,
     pub policy: String,
     pub tags: Tags,
 }
@@ -104,8 +106,8 @@ impl Queue {
 
     /// Says whether its attributes are those of the other one.
     fn is_set_as(&self, wanted: &Self) -> bool {
-        (self.retention_seconds, &self.kms_key, &self.policy)
-            == (wanted.retention_seconds, &wanted.kms_key, &wanted.policy)
+        (self.retention_seconds, &self.kms_key, self.sqs_managed_sse, &self.policy)
+            == (wanted.retention_seconds, &wanted.kms_key, wanted.sqs_managed_sse, &wanted.policy)
     }
 }
 
@@ -156,14 +158,21 @@ pub async fn find(aws: &Aws, url: &str) -> Result<Option<Queue>, Failure> {
         Err(failure) if failure.is_missing() => return Ok(None),
         tags => tags?,
     };
+    let kms_key = text(Attribute::KmsMasterKeyId);
     Ok(Some(Queue {
         url: url.to_owned(),
         arn: text(Attribute::QueueArn).unwrap_or_default(),
         retention_seconds: text(Attribute::MessageRetentionPeriod).and_then(|t| t.parse().ok()).unwrap_or_default(),
-        kms_key: text(Attribute::KmsMasterKeyId),
+        sqs_managed_sse: is_sqs_managed(kms_key.as_deref(), text(Attribute::SqsManagedSseEnabled).as_deref()),
+        kms_key,
         policy: text(Attribute::Policy).map(|policy| canonical(&policy)).unwrap_or_default(),
         tags: tags.tags.unwrap_or_default().into_iter().collect(),
     }))
+}
+
+/// Says whether SQS's own key encrypts messages: no other one does, and SQS does not tell that nothing does.
+fn is_sqs_managed(kms_key: Option<&str>, told: Option<&str>) -> bool {
+    kms_key.is_none() && told != Some("false")
 }
 
 /// Brings the queue to what is wanted; says whether its attributes changed.
@@ -476,6 +485,21 @@ mod tests {
         assert_eq!(failure("ConcurrentModificationException", "m").kind, Kind::Unsettled);
         assert_eq!(failure("ResourceNotFoundException", "m").kind, Kind::Missing);
         assert_eq!(of_entry("x", None, None).kind, Kind::Unexpected);
+    }
+
+    #[test]
+    fn a_queue_without_encryption_differs() {
+        for (kms_key, told, managed) in [
+            (None, Some("true"), true),
+            (None, Some("false"), false),
+            (None, None, true),
+            (Some("alias/own"), Some("false"), false),
+            (Some("alias/own"), Some("true"), false),
+        ] {
+            assert_eq!(is_sqs_managed(kms_key, told), managed, "{kms_key:?}, {told:?}");
+        }
+        let encrypted = Queue { sqs_managed_sse: true, ..Queue::default() };
+        assert!(encrypted.is_set_as(&encrypted) && !Queue::default().is_set_as(&encrypted));
     }
 
     #[test]

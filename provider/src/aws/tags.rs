@@ -39,6 +39,9 @@ pub fn valid_tags() -> Validator {
 /// Names the cluster that an object serves; also the proof of ownership that adoption looks at.
 pub const CLUSTER_KEY: &str = "karp.sh/cluster";
 
+/// Names the role that a policy or an association was made for, on those that belong to a role.
+pub const ROLE_KEY: &str = "karp.sh/controller-role";
+
 /// Tags that belong to others although karp keeps the object: never read, planned, or removed.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -84,6 +87,20 @@ pub fn owned_part(actual: &Tags, owned: Option<&Tags>, ignored: &Ignored) -> Tag
         None => !key.starts_with("aws:") && key != UNFINISHED,
     };
     actual.iter().filter(|(key, _)| keep(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+/// Adds to tags for which role a policy or an association is made.
+pub fn for_role(role: &str, tags: &Tags) -> Tags {
+    let mut tags = tags.clone();
+    // A role's name may have commas, a tag's value may not; a slash is in no name.
+    tags.insert(ROLE_KEY.to_owned(), role.replace(',', "/"));
+    tags
+}
+
+/// Says whether tags of a policy or an association tell that it was made for the same role of the same cluster as is wanted. Who has the
+/// role has what was made for it, also what nobody finished or what others took off it.
+pub fn is_same_role(actual: &Tags, wanted: &Tags) -> bool {
+    wanted.contains_key(ROLE_KEY) && [ROLE_KEY, CLUSTER_KEY].iter().all(|key| actual.get(*key) == wanted.get(*key))
 }
 
 /// An object of IAM that has tags.
@@ -229,6 +246,17 @@ mod tests {
         let (plain, marked) = (tags(&[("a", "1")]), tags(&[("a", "1"), (UNFINISHED, "m")]));
         assert_eq!(Change::between(&plain, &marked, &plain).remove, BTreeSet::from([UNFINISHED.to_owned()]));
         assert_eq!(Change::between(&marked, &marked, &plain), Change::default(), "it is still being made");
+    }
+
+    #[test]
+    fn a_policy_is_a_roles_by_its_name_and_its_cluster() {
+        let of = |cluster: &str| Tags::from([(CLUSTER_KEY.to_owned(), cluster.to_owned())]);
+        let wanted = for_role("a,b", &of("prod"));
+        assert!(is_same_role(&for_role("a,b", &of("prod")), &wanted));
+        for other in [for_role("ab", &of("prod")), for_role("a,b", &of("test")), of("prod"), Tags::new()] {
+            assert!(!is_same_role(&other, &wanted), "{other:?}");
+        }
+        assert!(!is_same_role(&of("prod"), &of("prod")), "of no role");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::controller_scope as scope;
 use super::iam_role::{self, Purpose};
 use crate::aws::managed_policy::{self, Part};
 use crate::aws::marked::{Answered, Marked};
-use crate::aws::tags::{IamObject, Tags};
+use crate::aws::tags::{IamObject, Tags, for_role};
 use crate::aws::{Origin, pod_identity, policies, role};
 use crate::provider::Handle;
 use crate::report::{Failure, Kind};
@@ -412,7 +412,7 @@ async fn left_of(aws: &Aws, session: &Session, prior: &Value) -> Result<BTreeSet
         }
         named => named?,
     };
-    let tags = managed_policy::for_role(role, &session.owned(prior));
+    let tags = for_role(role, &session.owned(prior));
     let mut left = BTreeSet::new();
     for arn in named {
         match managed_policy::is_of_role(aws.iam(), &arn, &tags).await {
@@ -453,7 +453,7 @@ async fn purpose(
     let before: Model = if prior.is_null() { Model::default() } else { tfplugin::from_value(prior)? };
     let role = model.name.as_deref().unwrap_or_default();
     let (known, owned) = (own_policies(&before), session.owned(prior));
-    let tags = managed_policy::for_role(role, &iam_role::tags(session, planned)?);
+    let tags = for_role(role, &iam_role::tags(session, planned)?);
     let adopt = model.adopt.unwrap_or(session.model().adopt_existing);
     let mut attached = BTreeSet::new();
     for (name, text) in managed_policy::parts(role, &documents.policy) {

@@ -44,6 +44,7 @@ struct Model {
     name_prefix: Option<String>,
     message_retention_seconds: Option<i64>,
     kms_master_key_id: Option<String>,
+    sqs_managed_sse_enabled: Option<bool>,
     events: Option<BTreeSet<String>>,
     extra_statements: Option<Vec<Statement>>,
     rules: Option<BTreeMap<String, String>>,
@@ -95,6 +96,13 @@ impl Resource for InterruptionQueue {
                 ),
             )
             .attribute(
+                "sqs_managed_sse_enabled",
+                Attribute::bool().computed().describe(
+                    "Whether SQS's own key encrypts messages: it does unless `kms_master_key_id` names another. Where somebody switches it \
+                     off, it is switched on again.",
+                ),
+            )
+            .attribute(
                 "events",
                 Attribute::set(Type::String)
                     .default(events)
@@ -108,7 +116,11 @@ impl Resource for InterruptionQueue {
                 "rules",
                 Attribute::map(Type::String)
                     .computed()
-                    .describe("The EventBridge rule of each event. A rule that is gone, disabled or changed is written again."),
+                    .describe(
+                        "The EventBridge rule of each event. A rule that is gone, disabled or changed is written again. Its tags are the \
+                         queue's; a refresh does not read them, since AWS shows them one rule at a time, and each update of this resource puts \
+                         them right.",
+                    ),
             )
             .attribute("extra_statements", statement::of_queue())
             .attribute("policy", Attribute::string().computed().describe("The queue's policy, JSON in canonical form."))
@@ -131,6 +143,7 @@ impl Resource for InterruptionQueue {
         inherit::reopen_on_replace(change, &["id", "arn", "url"]);
         let rules = rules(change.planned.get("name"), change.planned.get("events"));
         change.planned.set("rules", rules);
+        change.planned.set("sqs_managed_sse_enabled", planned_encryption(change.planned.get("kms_master_key_id")));
         change.planned.set("policy", planned_policy(&change.planned));
         found
     }
@@ -175,6 +188,7 @@ impl Resource for InterruptionQueue {
                 name: Some(name),
                 message_retention_seconds: Some(found.retention_seconds),
                 kms_master_key_id: found.kms_key,
+                sqs_managed_sse_enabled: Some(found.sqs_managed_sse),
                 events: Some(events),
                 rules: Some(rules),
                 policy: Some(found.policy),
@@ -266,6 +280,11 @@ fn rules(name: &Value, events: &Value) -> Value {
     Value::object(events.map(|event| (event.name, event.rule_name(name))))
 }
 
+/// Says whether SQS's own key will encrypt messages; unknown while the user's is.
+fn planned_encryption(kms_key: &Value) -> Value {
+    if kms_key.is_known() { Value::from(kms_key.is_null()) } else { Value::Unknown }
+}
+
 /// Gives the queue's policy; unknown while its ARN or a statement is.
 fn planned_policy(planned: &Value) -> Value {
     let (arn, own) = (planned.get("arn").as_str(), planned.get("extra_statements"));
@@ -296,6 +315,7 @@ fn resolve(session: &Session, planned: &Value) -> Result<Model, Diagnostics> {
     let mut model: Model = tfplugin::from_value(planned)?;
     let tags = session.tags_all(planned.get("tags"), planned.get("cluster_name"));
     model.tags_all = Some(tfplugin::from_value(&tags)?);
+    model.sqs_managed_sse_enabled = Some(model.kms_master_key_id.is_none());
     Ok(model)
 }
 
@@ -303,6 +323,7 @@ fn wanted(model: &Model) -> Queue {
     Queue {
         retention_seconds: model.message_retention_seconds.unwrap_or(RETENTION_SECONDS),
         kms_key: model.kms_master_key_id.clone(),
+        sqs_managed_sse: model.kms_master_key_id.is_none(),
         tags: model.tags_all.clone().unwrap_or_default(),
         ..Queue::default()
     }

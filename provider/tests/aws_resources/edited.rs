@@ -2,7 +2,7 @@
 //! resources share their applies, and each step ends on an empty plan.
 
 use aws_sdk_ec2::types::{Filter, Tag};
-use aws_sdk_eks::types::VpcConfigRequest;
+use aws_sdk_eks::types::{PodIdentityAssociation, VpcConfigRequest};
 use serde_json::{Value, json};
 
 use crate::life::unique;
@@ -64,6 +64,8 @@ resource "karp_controller_policy" "this" {
   }]
 }
 "#;
+
+const ROLE_KEY: &str = "karp.sh/controller-role";
 
 /// What the steps change.
 struct Wanted {
@@ -127,14 +129,26 @@ impl Sandbox {
         let association = text(stand, "karp_pod_identity_association.this", "association_id");
         let call = eks.update_pod_identity_association().cluster_name(&self.cluster).association_id(association);
         call.role_arn(text(stand, "karp_node_role.two", "arn")).send().await.unwrap();
+        // As an earlier version made it.
+        let association = self.association(&text(stand, "karp_controller_role.this", "association_id")).await;
+        let call = eks.untag_resource().resource_arn(association.association_arn().unwrap());
+        call.tag_keys(ROLE_KEY).send().await.unwrap();
+    }
+
+    async fn association(&self, id: &str) -> PodIdentityAssociation {
+        let clients = self.clients().await;
+        let call = clients.eks().describe_pod_identity_association().cluster_name(&self.cluster);
+        call.association_id(id).send().await.unwrap().association.unwrap()
     }
 
     /// The role that an association gives.
-    async fn associated(&self, association: &str) -> String {
-        let clients = self.clients().await;
-        let call = clients.eks().describe_pod_identity_association().cluster_name(&self.cluster);
-        let found = call.association_id(association).send().await.unwrap();
-        found.association().unwrap().role_arn().unwrap().to_owned()
+    async fn associated(&self, id: &str) -> String {
+        self.association(id).await.role_arn.unwrap()
+    }
+
+    /// The role that an association says it was made with.
+    async fn made_with(&self, id: &str) -> Option<String> {
+        self.association(id).await.tags?.remove(ROLE_KEY)
     }
 
     /// Which subnets have which value of the tag.
@@ -216,8 +230,12 @@ async fn what_others_edit_heals_what_changes_stays_and_what_cannot_gives_way() {
     ];
     let association = text(&stand, "karp_pod_identity_association.this", "association_id");
     assert_eq!(sandbox.associated(&association).await, text(&stand, "karp_node_role.two", "arn"));
+    let own = text(&stand, "karp_controller_role.this", "association_id");
+    assert_eq!(sandbox.made_with(&own).await, None);
     step(&stand, "update", &edited);
     assert_eq!(sandbox.associated(&association).await, text(&stand, "karp_node_role.one", "arn"));
+    assert_eq!(sandbox.made_with(&own).await, Some(format!("{name}-controller")));
+    assert_eq!(sandbox.made_with(&association).await, None, "its role is made elsewhere");
     assert_eq!(role_of().await, (profile.clone(), format!("{name}-1")));
     let role = iam.get_role().role_name(format!("{name}-fargate")).send().await.unwrap().role.unwrap();
     assert!(role.assume_role_policy_document().unwrap().contains("eks-fargate-pods"), "{role:?}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_eventbridge::Client as EventBridge;
-use aws_sdk_eventbridge::types::Target;
+use aws_sdk_eventbridge::types::{Tag, Target};
 use aws_sdk_sqs::types::QueueAttributeName;
 use karp_aws::config::Service;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::life::unique;
 use crate::stand::Sandbox;
 
 const QUEUE: &str = "karp_interruption_queue.this";
-/// What others do to which rules; the one of `state_change` they leave alone.
+/// What others do to which rules; of the one of `state_change` they change the tags.
 const EDITS: [(&str, Edit); 4] = [
     ("capacity_reservation", Edit::AimedElsewhere),
     ("health", Edit::Deleted),
@@ -60,6 +60,13 @@ async fn live(events: &EventBridge, rules: &Value) -> BTreeMap<String, (Option<S
         all.insert(rule.to_owned(), (pattern, targets.unwrap_or_default()));
     }
     all
+}
+
+/// The ARN of a rule, and its tags.
+async fn tags_of(events: &EventBridge, rule: &str) -> (String, BTreeMap<String, String>) {
+    let arn = events.describe_rule().name(rule).send().await.unwrap().arn.unwrap();
+    let tags = events.list_tags_for_resource().resource_arn(&arn).send().await.unwrap().tags.unwrap_or_default();
+    (arn, tags.into_iter().map(|tag| (tag.key, tag.value)).collect())
 }
 
 fn config(name: &str, statements: &str) -> String {
@@ -165,8 +172,14 @@ async fn each_part_that_others_edit_shows_by_itself_and_heals() {
     for (event, edit) in EDITS {
         edit.make(&events, rules[event].as_str().unwrap()).await;
     }
-    let call = sqs.set_queue_attributes().queue_url(url);
+    let call = sqs.set_queue_attributes().queue_url(url).attributes(QueueAttributeName::SqsManagedSseEnabled, "false");
     call.attributes(QueueAttributeName::MessageRetentionPeriod, "600").send().await.unwrap();
+    let tagged = rules["state_change"].as_str().unwrap();
+    let (arn, own) = tags_of(&events, tagged).await;
+    assert_eq!(own["step"], "one");
+    events.untag_resource().resource_arn(&arn).tag_keys("karp.sh/cluster").send().await.unwrap();
+    let theirs = |key: &str| Tag::builder().key(key).value("theirs").build().unwrap();
+    events.tag_resource().resource_arn(&arn).tags(theirs("step")).tags(theirs("other")).send().await.unwrap();
     sqs.tag_queue().queue_url(url).tags("step", "theirs").send().await.unwrap();
 
     let planned = stand.tofu(&["plan", "-json", "-out=plan"]);
@@ -178,19 +191,27 @@ async fn each_part_that_others_edit_shows_by_itself_and_heals() {
     }
     assert_eq!(change["before"]["rules"], json!({ "state_change": rules["state_change"] }));
     assert_eq!(change["after"]["rules"], rules);
-    let settings = |side: &str| (&change[side]["message_retention_seconds"], &change[side]["tags_all"]["step"]);
-    assert_eq!(settings("before"), (&json!(600), &json!("theirs")));
-    assert_eq!(settings("after"), (&json!(300), &json!("one")));
+    let settings = |side: &str| {
+        let side = &change[side];
+        json!([side["message_retention_seconds"], side["sqs_managed_sse_enabled"], side["tags_all"]["step"]])
+    };
+    assert_eq!(settings("before"), json!([600, false, "theirs"]));
+    assert_eq!(settings("after"), json!([300, true, "one"]));
 
     let applied = stand.tofu(&["apply", "-json", "plan"]);
     assert_eq!(applied.code, 0, "{}", applied.text);
     stand.assert_empty_plan();
     assert_eq!((live(&events, &rules).await, sandbox.what_exists()), (working, whole));
-    let call = sqs.get_queue_attributes().queue_url(url);
+    let call = sqs.get_queue_attributes().queue_url(url).attribute_names(QueueAttributeName::SqsManagedSseEnabled);
     let now = call.attribute_names(QueueAttributeName::MessageRetentionPeriod).send().await.unwrap().attributes;
-    let now = now.unwrap().remove(&QueueAttributeName::MessageRetentionPeriod);
+    let now = now.unwrap();
+    let now = |name: QueueAttributeName| now[&name].as_str();
     let tags = sqs.list_queue_tags().queue_url(url).send().await.unwrap().tags.unwrap();
-    assert_eq!((now.as_deref(), tags["step"].as_str()), (Some("300"), "one"));
+    assert_eq!((now(QueueAttributeName::MessageRetentionPeriod), tags["step"].as_str()), ("300", "one"));
+    assert_eq!(now(QueueAttributeName::SqsManagedSseEnabled), "true");
+    let (_, mut tags) = tags_of(&events, tagged).await;
+    assert_eq!(tags.remove("other").as_deref(), Some("theirs"), "what others add stays");
+    assert_eq!(tags, own);
     stand.destroy();
     assert_eq!(sandbox.what_exists(), before, "something is left");
 }

@@ -3,8 +3,8 @@
 use tfplugin::{Context, Diagnostics, PlannedChange, Value};
 
 use super::Model;
-use crate::aws::tags::{CLUSTER_KEY, Tags};
-use crate::aws::{managed_policy, pod_identity, policies};
+use crate::aws::tags::{CLUSTER_KEY, Tags, for_role};
+use crate::aws::{pod_identity, policies};
 use crate::report::{Failure, Kind};
 use crate::session::{Aws, Session};
 
@@ -36,7 +36,7 @@ pub fn is_new_to(before: &Model, model: &Model) -> bool {
 }
 
 /// Makes the pod identity association, where one is wanted, with the tags of the role and one that tells that it was made
-/// with it.
+/// with it. One that is there gets what it lacks of them, as that of an earlier version does.
 pub async fn associate(
     aws: &Aws,
     ctx: &Context,
@@ -51,7 +51,7 @@ pub async fn associate(
     if role.is_empty() {
         return Err(Failure::new(Kind::Unexpected, "associate the controller's role", "its ARN is not known").into());
     }
-    let tags = managed_policy::for_role(model.name(), &tfplugin::from_value(state.get("tags_all"))?);
+    let tags = for_role(model.name(), &tfplugin::from_value(state.get("tags_all"))?);
     let wanted = pod_identity::Wanted { role_arn: &role, tags: &tags, owned };
     let found = pod_identity::ensure(aws, ctx, &model.subject(), &wanted).await?;
     Ok(state.with("association_id", found.id))
@@ -70,7 +70,7 @@ pub async fn release_left(
     if before.association_id.is_some() || !lets_pods {
         return Ok(());
     }
-    let tags = managed_policy::for_role(before.name(), &session.owned(prior));
+    let tags = for_role(before.name(), &session.owned(prior));
     let cluster = tags.get(CLUSTER_KEY).map_or(before.subject().cluster, String::as_str);
     let kept = wanted.filter(|wanted| wanted.uses_pod_identity()).map(Model::subject);
     Ok(pod_identity::release_left(aws, cluster, before.arn(), &tags, kept).await?)
