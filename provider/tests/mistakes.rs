@@ -203,14 +203,32 @@ impl Stand {
     }
 }
 
+/// What a folder beside the tests holds, in order.
+fn within(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut all: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|one| one.unwrap().path()).collect();
+    all.sort();
+    all
+}
+
+fn mistakes() -> Vec<Mistake> {
+    within("tests/mistakes").iter().map(|file| Mistake::read(file)).collect()
+}
+
+#[test]
+fn each_resource_has_a_mistake() {
+    let (mistakes, mut resources) = (mistakes(), within("../examples/resources"));
+    resources.retain(|example| {
+        let block = format!("resource \"{}\"", example.file_name().unwrap().to_string_lossy());
+        !mistakes.iter().any(|mistake| mistake.text.contains(&block))
+    });
+    assert!(resources.is_empty(), "there is no mistake with {resources:?}");
+}
+
 #[test]
 fn each_mistake_is_told_at_its_attribute_and_nobody_is_called() {
     let Some(stand) = Stand::new() else { return };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mistakes");
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
-    files.sort();
-    assert!(files.len() >= 20, "{files:?}");
-    let mistakes: Vec<Mistake> = files.iter().map(|file| Mistake::read(file)).collect();
+    let mistakes = mistakes();
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {

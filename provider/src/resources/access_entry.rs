@@ -69,7 +69,7 @@ impl Resource for AccessEntry {
                 Attribute::string()
                     .required()
                     .requires_replace()
-                    .validate(validate::arn())
+                    .validate(validate::role_arn())
                     .describe("The ARN of the nodes' role."),
             )
             .attribute(

@@ -169,7 +169,7 @@ impl Resource for AwsAuthEntry {
         .attribute("id", Attribute::string().computed().use_state_for_unknown().describe("The role's ARN."))
         .attribute(
             "role_arn",
-            Attribute::string().required().requires_replace().validate(validate::arn()).describe(
+            Attribute::string().required().requires_replace().validate(validate::role_arn()).describe(
                 "The ARN of the nodes' role. The ConfigMap gets it without the role's path, as EKS wants it.",
             ),
         )

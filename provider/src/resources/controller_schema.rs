@@ -51,7 +51,7 @@ pub fn identity(schema: Schema) -> Schema {
         )
         .attribute(
             "controller_role_arn",
-            Attribute::string().optional().validate(validate::arn()).describe(
+            Attribute::string().optional().validate(validate::role_arn()).describe(
                 "The role that the service account is annotated with (IRSA). Leave it out with pod identity.",
             ),
         )

@@ -37,11 +37,11 @@ struct Model {
 
 /// Adds the attributes that say what the policy is for, and the policy.
 pub fn attributes(schema: Schema) -> Schema {
-    let arns = |what: &str| {
-        Attribute::set(Type::String).optional().validate(validate::each(validate::arn())).describe(what.to_owned())
+    let arns = |each, what: &str| {
+        Attribute::set(Type::String).optional().validate(validate::each(each)).describe(what.to_owned())
     };
     schema
-        .attribute("node_role_arns", arns("The roles that the controller may give to instances."))
+        .attribute("node_role_arns", arns(validate::role_arn(), "The roles that the controller may give to instances."))
         .attribute(
             "interruption_queue_arn",
             Attribute::string().optional().validate(validate::arn()).describe("The interruption queue that it reads."),
@@ -59,6 +59,7 @@ pub fn attributes(schema: Schema) -> Schema {
         .attribute(
             "ami_ssm_parameter_arns",
             arns(
+                validate::arn(),
                 "SSM parameters of your own that node classes name images by (`ssm_parameter`); those of AWS may be read anyway. `*` is a \
                  wildcard.",
             ),

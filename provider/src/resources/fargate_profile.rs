@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aws_sdk_eks::types::{FargateProfile as SdkProfile, FargateProfileSelector, FargateProfileStatus};
 use serde::{Deserialize, Serialize};
-use tfplugin::schema::validate;
+use tfplugin::schema::validate::{self, Validator};
 use tfplugin::{
     Attribute, Context, Diagnostic, Diagnostics, Interrupted, Moved, PlannedChange, Resource, Schema, Timeouts, Type,
     Value, async_trait,
@@ -76,7 +76,10 @@ impl Resource for FargateProfile {
         let selector = [
             (
                 "namespace",
-                Attribute::string().required().validate(validate::length(1, 63)).describe("The namespace of the pods."),
+                Attribute::string()
+                    .required()
+                    .validate(namespaces())
+                    .describe("The namespace of the pods; `*` and `?` may stand for parts of it."),
             ),
             ("labels", Attribute::map(Type::String).optional().describe("Labels that the pods must have.")),
         ];
@@ -94,7 +97,7 @@ impl Resource for FargateProfile {
                 Attribute::string()
                     .required()
                     .requires_replace()
-                    .validate(validate::arn())
+                    .validate(validate::role_arn())
                     .describe("The role by which Fargate starts the pods, as of `karp_fargate_pod_execution_role`."),
             )
             .attribute(
@@ -206,6 +209,14 @@ impl Resource for FargateProfile {
             Ok(old.tagged(bare.with("region", old.region())))
         })
     }
+}
+
+/// The namespaces of a selector: a name, or several by wildcards.
+fn namespaces() -> Validator {
+    validate::text("must be the name of a namespace, of which `*` and `?` may stand for parts", |text| {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '*' | '?');
+        (1..=63).contains(&text.len()) && text.chars().all(fits)
+    })
 }
 
 fn profile_name() -> Attribute {

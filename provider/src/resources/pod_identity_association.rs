@@ -76,9 +76,7 @@ impl Resource for PodIdentityAssociation {
     }
 
     fn schema(&self) -> Schema {
-        let name = |what: &str| {
-            Attribute::string().required().requires_replace().validate(validate::dns_subdomain()).describe(what)
-        };
+        let name = |check, what: &str| Attribute::string().required().requires_replace().validate(check).describe(what);
         let schema = Schema::new(
             "Gives the pods of a service account a role by EKS Pod Identity. `karp_controller_role` makes its own association; this one is \
              for roles that are made elsewhere. It waits until EKS knows a role that was created a moment ago.",
@@ -91,13 +89,13 @@ impl Resource for PodIdentityAssociation {
                 Attribute::string().computed().use_state_for_unknown().describe("The association's id."),
             )
             .attribute("cluster_name", inherit::cluster_name_attribute().requires_replace())
-            .attribute("namespace", name("The namespace of the service account."))
-            .attribute("service_account", name("The service account."))
+            .attribute("namespace", name(validate::dns_label(), "The namespace of the service account."))
+            .attribute("service_account", name(validate::dns_subdomain(), "The service account."))
             .attribute(
                 "role_arn",
                 Attribute::string()
                     .required()
-                    .validate(validate::arn())
+                    .validate(validate::role_arn())
                     .describe("The role; a change points the association at it."),
             )
             .timeouts(Timeouts::default())

@@ -62,14 +62,19 @@ impl Teardown {
         Self { handle: Arc::clone(handle) }
     }
 
+    /// Says where the provider block leads where that is another cluster.
+    fn elsewhere(&self, name: &str) -> Option<String> {
+        let session = self.handle.session();
+        let other = session.cluster_name().filter(|other| *other != name)?;
+        Some(format!("the provider block names another cluster: {other:?}"))
+    }
+
     /// Gives a client of the cluster; none where EKS says that there is no such cluster any more.
     async fn cluster(&self, ctx: &Context, name: &str) -> Result<Option<Client>, Failure> {
-        let session = self.handle.session();
-        if let Some(other) = session.cluster_name().filter(|other| *other != name) {
-            let what = format!("the provider block names another cluster: {other:?}");
+        if let Some(what) = self.elsewhere(name) {
             return Err(Failure::new(Kind::Elsewhere, format!("tear down cluster {name:?}"), what).at("cluster_name"));
         }
-        match session.kube_of(ctx).await {
+        match self.handle.session().kube_of(ctx).await {
             Ok(client) => Ok(Some(client)),
             Err(failure) if failure.kind == Kind::NoCluster => Ok(None),
             Err(failure) => Err(failure),
@@ -174,6 +179,10 @@ impl Resource for Teardown {
             change.replace("cluster_name");
         }
         let id = change.planned.get("cluster_name").clone();
+        if let Some(what) = id.as_str().and_then(|name| self.elsewhere(name)) {
+            let fix = "Leave `cluster_name` out, or give this resource a provider block of its cluster.";
+            found.error("cluster_name", "Another cluster than the provider block's", format!("{what}. {fix}"));
+        }
         change.planned.set("id", id);
         if change.planned.get("dry_run").as_bool() == Some(false) {
             change.planned.set("would_end", Value::Null);

@@ -33,7 +33,8 @@ fn a_teardown_changes_in_place_and_gives_way_for_another_cluster() {
     let Some(sandbox) = Sandbox::with_cluster("teardown_changes") else { return };
     let config = |cluster: &str, limit: &str| {
         format!(
-            "PROVIDER\nresource \"karp_teardown\" \"this\" {{\n  cluster_name = {cluster:?}\n  drain_timeout = {limit:?}\n}}\n"
+            "{}resource \"karp_teardown\" \"this\" {{\n  cluster_name = {cluster:?}\n  drain_timeout = {limit:?}\n}}\n",
+            sandbox.provider("  cluster_name = null")
         )
     };
     let stand = sandbox.stand(&config("one", "15m"));

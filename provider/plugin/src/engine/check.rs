@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::schema::{Attribute, Kind, Nesting, Rule, Schema};
+use crate::schema::{Attribute, Kind, Mode, Nesting, Rule, Schema};
 use crate::{AttributePath, Diagnostic, Diagnostics, Value};
 
 /// Checks a configuration against the validators and rules of its schema.
@@ -33,10 +33,19 @@ fn check_attributes(
 ) {
     for (name, attribute) in attributes {
         let value = object.get(name);
+        let path = path.clone().attribute(name);
+        // no core refuses this, and one that is unknown is set, too
+        if attribute.mode == Mode::Computed && !value.is_null() {
+            found.error(
+                path,
+                "Attribute that cannot be set",
+                format!("{name}: the provider decides it; leave it out."),
+            );
+            continue;
+        }
         if value.is_null() || !value.is_known() {
             continue;
         }
-        let path = path.clone().attribute(name);
         let telling = if attribute.sensitive { Telling::Forms } else { telling };
         if let Some(instead) = &attribute.deprecated {
             found.warning(path.clone(), "Deprecated attribute", format!("{name}: {instead}"));

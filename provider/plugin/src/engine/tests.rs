@@ -186,6 +186,14 @@ fn validators_name_the_attribute_and_pass_over_unknowns() {
 }
 
 #[test]
+fn what_only_the_provider_decides_is_not_set_not_even_to_an_unknown() {
+    for arn in ["arn", "?"] {
+        let told = found(&schema(), json!({ "name": "a", "arn": arn }));
+        assert_eq!(told, ["arn: arn: the provider decides it; leave it out."]);
+    }
+}
+
+#[test]
 fn a_sensitive_value_is_not_told() {
     let secret = || Attribute::string().optional().validate(length(1, 3)).validate(one_of(["a", "b"]));
     let schema = Schema::new("")
