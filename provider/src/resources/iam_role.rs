@@ -239,9 +239,11 @@ pub async fn update(
     };
     let owned =
         Owned { tags: session.owned(prior), attached: before.policy_arns.unwrap_or_default(), inline: owned_inline };
-    // Should one of many policies be refused, those before it are attached, which a refresh sees only of those that state knows.
+    // Should one of many policies be refused, those before it are attached and the tags are on the role: a refresh sees only
+    // those that state knows.
     let known = owned.attached.union(&wanted.attached).cloned().collect();
-    ctx.save(prior.clone().with("policy_arns", text_set(&known)));
+    let tags: Tags = wanted.tags.iter().chain(&owned.tags).map(|(key, value)| (key.clone(), value.clone())).collect();
+    ctx.save(prior.clone().with("policy_arns", text_set(&known)).with("tags_all", tags));
     role::converge(aws.iam(), ctx, &found, &wanted, &owned).await?;
     Ok(render(&planned, &converged(found, &wanted), &wanted.tags, &wanted.attached))
 }

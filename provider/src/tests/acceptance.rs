@@ -126,6 +126,9 @@ stopped   aws_resources/stopped      what_is_made_without_a_wait_is_kept_too    
 stopped   aws_resources/stopped      what_is_made_without_a_wait_is_kept_too                       pod_identity_association spot_service_linked_role
 stopped   aws_resources/stopped      what_a_call_in_flight_makes_is_kept                           fargate_pod_execution_role node_role
 stopped   aws_resources/stopped      an_apply_that_is_interrupted_ends_soon_and_the_next_one_completes_it fargate_profile interruption_queue
+stopped   aws_resources/interrupted  a_change_and_a_destroy_that_are_interrupted_are_completed_by_the_next_run access_entry controller_policy controller_role
+stopped   aws_resources/interrupted  a_change_and_a_destroy_that_are_interrupted_are_completed_by_the_next_run discovery_tags fargate_pod_execution_role instance_profile
+stopped   aws_resources/interrupted  a_change_and_a_destroy_that_are_interrupted_are_completed_by_the_next_run interruption_queue node_role oidc_provider pod_identity_association
 stopped   kubernetes_resources/stopped what_a_call_in_flight_makes_is_kept                         aws_auth_entry controller node_class node_overlay node_pool
 stopped   kubernetes_resources/stopped the_crds                                                    crds
 stopped   kubernetes_resources/stopped a_teardown                                                  teardown

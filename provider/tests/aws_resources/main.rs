@@ -13,6 +13,7 @@ mod full;
 mod halfway;
 mod holes;
 mod ignored;
+mod interrupted;
 mod killed;
 mod late;
 mod life;

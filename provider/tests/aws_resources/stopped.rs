@@ -1,6 +1,6 @@
 //! Runs that are stopped: by Ctrl-C, after which OpenTofu ends within seconds with state of all that exists, and by the death of the
 //! provider's process between a call and its answer. Either way the next apply comes to an empty plan, and the destroy leaves nothing.
-//! (Deaths at random moments are in `killed`.)
+//! (Deaths at random moments are in `killed`, changes and removals that Ctrl-C stops half-way in `interrupted`.)
 
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ impl Drop for Slow<'_> {
     }
 }
 
-fn unique(test: &str) -> String {
+pub fn unique(test: &str) -> String {
     format!("s{}-{test}", std::process::id())
 }
 
@@ -148,7 +148,7 @@ impl Sandbox {
 }
 
 /// Holds that a run says that it was stopped, and what it was doing.
-fn assert_says_stopped(run: &Run, doing: &str) {
+pub fn assert_says_stopped(run: &Run, doing: &str) {
     let errors = run.errors();
     let summary = |error: &&&serde_json::Value| error["summary"].as_str().unwrap_or_default().contains(doing);
     let told = errors.iter().find(summary).unwrap_or_else(|| panic!("{}", run.text));
@@ -278,17 +278,29 @@ pub enum Cut {
 impl Sandbox {
     /// Begins an apply, and stops it while the answers of actions are held back. After Ctrl-C the answers still come.
     pub fn cut(&self, stand: &Stand<'_>, calls: &[(&str, &[&str])], cut: Cut) {
+        self.cut_run(stand, &APPLY, calls, || true, cut);
+    }
+
+    /// The same for any run, which is not stopped before something else was met, too.
+    pub fn cut_run(
+        &self,
+        stand: &Stand<'_>,
+        arguments: &[&str],
+        calls: &[(&str, &[&str])],
+        is_met: impl Fn() -> bool,
+        cut: Cut,
+    ) -> Run {
         let each = |door: &str| {
             for (action, _) in calls {
                 self.door("POST", door, &json!({ "action": action }).to_string());
             }
         };
         each("/_karp/hold");
-        let mut running = stand.begin(&APPLY);
+        let mut running = stand.begin(arguments);
         let begin = Instant::now();
         loop {
             let held = self.door("GET", "/_karp/held", "");
-            if calls.iter().all(|(action, of)| held[action] == of.len()) {
+            if calls.iter().all(|(action, of)| held[action] == of.len()) && is_met() {
                 break;
             }
             let in_time = begin.elapsed() < PATIENCE && !running.is_over();
@@ -309,6 +321,7 @@ impl Sandbox {
         assert!(!is_over || cut == Cut::Kill, "{calls:?}: it did not wait for the answers: {}", run.text);
         assert!(released.elapsed() < SOON, "{calls:?}: it ended after {:?}: {}", released.elapsed(), run.text);
         assert_eq!(run.code, 1, "{calls:?}: {}", run.text);
+        run
     }
 }
 

@@ -66,7 +66,7 @@ fn a_resource_that_loses_its_discovery_tag() {
     }
 }
 
-/// Of two further policies the second is refused: the first is on the role by then.
+/// Of two further policies the second is refused: the first is on the role by then, and so are its new tags.
 #[test]
 fn policies_of_a_role_of_which_one_is_refused() {
     let role = |further: &str| {
@@ -83,10 +83,14 @@ fn policies_of_a_role_of_which_one_is_refused() {
     let stand = sandbox.stand(&config(&from, &name, &sandbox));
     stand.apply();
     let own = stand.attribute("karp_node_role.this", "policy_arns");
-    stand.write(&config(&to, &name, &sandbox));
+    let tagged = to.replace("\n}\n", "\n  tags = { further = \"x\" }\n}\n");
+    stand.write(&config(&tagged, &name, &sandbox));
     apply_denied(&stand, &sandbox, "AttachRolePolicy", 1, &name);
     stand.write(&config(&from, &name, &sandbox));
+    let since = sandbox.last_call();
     assert_eq!(stand.apply().changes(), [(UPDATE.to_owned(), "karp_node_role.this".to_owned())], "it is taken off");
+    let untags = |call: &Value| call["action"] == "UntagRole" && call["params"].to_string().contains("further");
+    assert!(sandbox.calls(since).iter().any(untags), "so is the tag that came before it");
     assert_eq!(stand.attribute("karp_node_role.this", "policy_arns"), own);
     stand.destroy();
 }
