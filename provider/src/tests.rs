@@ -9,6 +9,7 @@ mod home;
 mod left_behind;
 mod moved;
 mod names;
+mod pages;
 mod policies;
 mod region;
 mod taken_over;

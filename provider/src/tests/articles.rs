@@ -210,7 +210,7 @@ fn what_a_line_tells_is_read() {
 }
 
 /// Finds an attribute by its path.
-fn has(attributes: &BTreeMap<String, Attribute>, path: &str) -> bool {
+pub(super) fn has(attributes: &BTreeMap<String, Attribute>, path: &str) -> bool {
     let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
     match (attributes.get(name).map(|found| &found.kind), rest) {
         (None, _) => false,
