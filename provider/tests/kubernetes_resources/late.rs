@@ -69,10 +69,11 @@ fn an_entry_of_aws_auth_ends_in_time() {
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let mute = silent.local_addr().unwrap();
     let nobody = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    // enough for an API server that many tests ask at the same time
     let entry = |username: &str| {
         format!(
             "resource \"karp_aws_auth_entry\" \"it\" {{\n  role_arn = \"arn:aws:iam::111122223333:role/late\"\n  username = {username:?}\n  \
-             timeouts = {{ create = \"3s\", read = \"3s\", update = \"3s\" }}\n}}\n"
+             timeouts = {{ create = \"8s\", read = \"8s\", update = \"8s\" }}\n}}\n"
         )
     };
     let at = |server: SocketAddr, username: &str| {
@@ -83,8 +84,8 @@ fn an_entry_of_aws_auth_ends_in_time() {
     let ends = |arguments: &[&str]| {
         let begin = Instant::now();
         let error = stand.tofu(arguments).one_error();
-        assert!((Duration::from_secs(3)..LIMIT).contains(&begin.elapsed()), "{:?}: {error}", begin.elapsed());
-        assert!(error.contains("Timed out") && error.contains("3s") && error.contains("`timeouts`"), "{error}");
+        assert!((Duration::from_secs(8)..LIMIT).contains(&begin.elapsed()), "{:?}: {error}", begin.elapsed());
+        assert!(error.contains("Timed out") && error.contains("8s") && error.contains("`timeouts`"), "{error}");
     };
     ends(&["apply", "-json", "-auto-approve"]);
 

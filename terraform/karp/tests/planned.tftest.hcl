@@ -9,6 +9,15 @@ provider "karp" {
   offline_plan = true
 }
 
+provider "karp" {
+  alias        = "long"
+  region       = "eu-west-1"
+  access_key   = "none"
+  secret_key   = "none"
+  cluster_name = "a-cluster-name-as-long-as-eks-allows-it-0123456789-0123456789-0123456789-0123456789-0123456789-01234"
+  offline_plan = true
+}
+
 variables {
   cluster_name       = "prod"
   subnet_ids         = ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]
@@ -41,6 +50,10 @@ run "names_are_known_at_plan" {
 
 run "long_names_are_cut" {
   command = plan
+
+  providers = {
+    karp = karp.long
+  }
 
   variables {
     cluster_name = "a-cluster-name-as-long-as-eks-allows-it-0123456789-0123456789-0123456789-0123456789-0123456789-01234"
