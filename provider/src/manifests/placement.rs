@@ -29,7 +29,7 @@ static SPREAD: LazyLock<Attributes> = LazyLock::new(|| {
             "max_skew",
             Attribute::number()
                 .required()
-                .validate(validate::between(1.0, 1000.0))
+                .validate(validate::whole(1, 1000))
                 .describe("By how many pods domains may differ."),
         ),
         ("topology_key", Attribute::string().required().describe("The label of nodes whose values are the domains.")),
@@ -46,7 +46,7 @@ static SPREAD: LazyLock<Attributes> = LazyLock::new(|| {
             "min_domains",
             Attribute::number()
                 .optional()
-                .validate(validate::between(1.0, 1000.0))
+                .validate(validate::whole(1, 1000))
                 .describe("How many domains there should be at least."),
         ),
         (
@@ -90,7 +90,7 @@ fn selector(what: &str) -> Attribute {
 }
 
 fn weight() -> Attribute {
-    Attribute::number().required().validate(validate::between(1.0, 100.0)).describe("How much it counts.")
+    Attribute::number().required().validate(validate::whole(1, 100)).describe("How much it counts.")
 }
 
 fn node_term() -> [(&'static str, Attribute); 2] {

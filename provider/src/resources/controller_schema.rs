@@ -107,7 +107,7 @@ pub fn workload(schema: Schema) -> Schema {
         )
         .attribute(
             "replicas",
-            Attribute::number().default(2).validate(validate::between(0.0, 10.0)).describe("Replicas; one leads, the others stand by."),
+            Attribute::number().default(2).validate(validate::whole(0, 10)).describe("Replicas; one leads, the others stand by."),
         )
         .attribute(
             "feature_gates",

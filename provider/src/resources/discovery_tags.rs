@@ -98,7 +98,9 @@ impl Resource for DiscoveryTags {
             Attribute::set(Type::String)
                 .required()
                 .validate(validate::count(1, usize::MAX))
-                .validate(validate::each(validate::text("must be an EC2 resource id such as \"subnet-0123abcd\"", |id| id.contains('-'))))
+                .validate(validate::each(validate::text("must be an EC2 resource id such as \"subnet-0123abcd\"", |id| {
+                    id.contains('-') && !id.contains([':', '/'])
+                })))
                 .describe("The subnets and security groups."),
         )
         .attribute(

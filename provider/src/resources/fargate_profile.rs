@@ -106,6 +106,7 @@ impl Resource for FargateProfile {
                     .required()
                     .requires_replace()
                     .validate(validate::count(1, usize::MAX))
+                    .validate(validate::each(validate::starts_with("subnet-")))
                     .describe("Private subnets for the pods."),
             )
             .attribute(

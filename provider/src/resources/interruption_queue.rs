@@ -84,7 +84,7 @@ impl Resource for InterruptionQueue {
                 // SQS's own limits.
                 Attribute::number()
                     .default(RETENTION_SECONDS)
-                    .validate(validate::between(60.0, 1_209_600.0))
+                    .validate(validate::whole(60, 1_209_600))
                     .describe("How long messages wait to be read."),
             )
             .attribute(

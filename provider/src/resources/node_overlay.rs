@@ -59,7 +59,7 @@ Schema::new(
     )
     .attribute(
         "weight",
-        Attribute::number().optional().validate(validate::between(1.0, 10_000.0)).describe("Where overlays meet, the higher weight holds."),
+        Attribute::number().optional().validate(validate::whole(1, 10_000)).describe("Where overlays meet, the higher weight holds."),
     )
     .attribute(
         "wait_for_ready",

@@ -98,7 +98,7 @@ Schema::new(
     )
     .attribute(
         "weight",
-        Attribute::number().optional().validate(validate::between(1.0, 100.0)).describe("Pools with a higher weight are tried first."),
+        Attribute::number().optional().validate(validate::whole(1, 100)).describe("Pools with a higher weight are tried first."),
     )
     .attribute("replicas", Attribute::number().optional().describe("A fixed number of nodes; makes the pool static."))
     .attribute("wait_for_ready", wait_for_ready())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::schema::{Attribute, Kind, Mode, Nesting, Rule, Schema};
-use crate::{AttributePath, Diagnostic, Diagnostics, Value};
+use crate::{AttributePath, Diagnostic, Diagnostics, Type, Value};
 
 /// Checks a configuration against the validators and rules of its schema.
 pub(crate) fn check(schema: &Schema, config: &Value) -> Diagnostics {
@@ -43,7 +43,16 @@ fn check_attributes(
             );
             continue;
         }
+        // cores see to it that it is written, and take a null that is
+        if attribute.mode == Mode::Required && value.is_null() {
+            found.error(path, "Required attribute", format!("{name}: it is required, and null here."));
+            continue;
+        }
         if value.is_null() || !value.is_known() {
+            continue;
+        }
+        if let Some(at) = null_element(&attribute.kind, value) {
+            found.error(path, "Null among elements", format!("{name}: {at} is null; leave it out."));
             continue;
         }
         let telling = if attribute.sensitive { Telling::Forms } else { telling };
@@ -59,7 +68,7 @@ fn check_attributes(
             }
         }
         if let Kind::Nested(nesting, inner) = &attribute.kind {
-            for (element, path) in elements(*nesting, value, &path) {
+            for (element, path) in objects(*nesting, value, &path) {
                 check_attributes(inner, element, &path, telling, found);
             }
         }
@@ -80,7 +89,7 @@ pub(crate) fn write_only_values(schema: &Schema, config: &Value) -> Vec<Attribut
                 _ if value.is_null() => {}
                 _ if attribute.write_only => set.push(path),
                 Kind::Nested(nesting, inner) if value.is_known() => {
-                    for (element, path) in elements(*nesting, value, &path) {
+                    for (element, path) in objects(*nesting, value, &path) {
                         collect(inner, element, &path, set);
                     }
                 }
@@ -91,6 +100,32 @@ pub(crate) fn write_only_values(schema: &Schema, config: &Value) -> Vec<Attribut
     let mut set = Vec::new();
     collect(&schema.attributes, config, &AttributePath::root(), &mut set);
     set
+}
+
+/// The objects inside a nested attribute's value that are there and known, each with its path.
+fn objects<'a>(
+    nesting: Nesting,
+    value: &'a Value,
+    path: &AttributePath,
+) -> impl Iterator<Item = (&'a Value, AttributePath)> {
+    elements(nesting, value, path).into_iter().filter(|(element, _)| element.as_map().is_some())
+}
+
+/// Where a value has a null that no resource could make anything of: in a list, a set, or among objects. A null in a map of plain values stands for
+/// a key that is left out.
+fn null_element(kind: &Kind, value: &Value) -> Option<String> {
+    match (kind, value) {
+        (Kind::Value(Type::Set(_)) | Kind::Nested(Nesting::Set, _), Value::List(set)) => {
+            set.iter().any(Value::is_null).then(|| "an element".to_owned())
+        }
+        (Kind::Value(Type::List(_)) | Kind::Nested(Nesting::List, _), Value::List(list)) => {
+            list.iter().position(Value::is_null).map(|at| format!("element {at}"))
+        }
+        (Kind::Nested(Nesting::Map, _), Value::Map(map)) => {
+            map.iter().find(|(_, element)| element.is_null()).map(|(key, _)| format!("element {key:?}"))
+        }
+        _ => None,
+    }
 }
 
 /// The objects inside a nested attribute's value, each with its path.

@@ -71,18 +71,41 @@ fn settle_attribute(
 ) -> Result<Value, CodecError> {
     if let Value::Null | Value::Unknown = value {
         // "none" and "empty" are the same to most APIs, but not to Terraform
-        return Ok(if value.is_null() && is_empty(reference) { reference.clone() } else { value });
+        return Ok(if value.is_null() && (is_empty(reference) || says_nothing(reference)) {
+            reference.clone()
+        } else {
+            value
+        });
     }
     if reference.is_null() && is_empty(&value) && attribute.mode == Mode::Optional {
         return Ok(Value::Null);
     }
     let value = match &attribute.kind {
-        Kind::Value(kind) => conform(kind, value, path)?,
+        Kind::Value(kind) => with_nulls(kind, reference, conform(kind, value, path)?),
         Kind::Nested(nesting, inner) => nested(*nesting, inner, reference, value, path)?,
     };
     match attribute.semantic_eq {
         Some(same) if means_the_same(same, reference, &value) => Ok(reference.clone()),
         _ => Ok(value),
+    }
+}
+
+/// Says whether it is a map in which each key is left out.
+fn says_nothing(value: &Value) -> bool {
+    value.as_map().is_some_and(|map| map.values().all(Value::is_null))
+}
+
+/// Adds to a map the keys that are null in the reference: an API has no place for them, and each plan would tell them as a difference.
+fn with_nulls(kind: &Type, reference: &Value, value: Value) -> Value {
+    match (kind, value, reference.as_map()) {
+        (Type::Map(_), Value::Map(mut map), Some(reference)) => {
+            let nulls = reference.iter().filter(|(_, value)| value.is_null());
+            for (key, null) in nulls {
+                map.entry(key.clone()).or_insert_with(|| null.clone());
+            }
+            Value::Map(map)
+        }
+        (_, value, _) => value,
     }
 }
 

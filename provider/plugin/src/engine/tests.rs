@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::{check, plan, replacements, settle};
-use crate::schema::validate::{count, duration, each, length, one_of};
+use crate::schema::validate::{count, duration, each, length, one_of, whole};
 use crate::schema::{Attribute, Schema, Timeouts, Type};
 use crate::{Diagnostics, Value};
 
@@ -190,6 +190,54 @@ fn what_only_the_provider_decides_is_not_set_not_even_to_an_unknown() {
     for arn in ["arn", "?"] {
         let told = found(&schema(), json!({ "name": "a", "arn": arn }));
         assert_eq!(told, ["arn: arn: the provider decides it; leave it out."]);
+    }
+}
+
+#[test]
+fn nulls_are_refused_where_nothing_can_be_made_of_them() {
+    let rule = |key: Json| json!({ "key": key, "weight": 1 });
+    let config = json!({ "name": null, "zones": ["z1", null], "rules": [rule(json!("a")), rule(Json::Null)], "by_name": { "k": null },
+                         "one": rule(json!("?")), "any_order": [rule(json!("a")), null] });
+    assert_eq!(
+        found(&schema(), config),
+        [
+            "any_order: any_order: an element is null; leave it out.",
+            "by_name: by_name: element \"k\" is null; leave it out.",
+            "name: name: it is required, and null here.",
+            "rules[1].key: key: it is required, and null here.",
+            "zones: zones: an element is null; leave it out.",
+        ]
+    );
+    // what is not known may have anything in it
+    assert!(found(&schema(), json!({ "name": "a", "rules": ["?"], "by_name": { "k": "?" } })).is_empty());
+}
+
+#[test]
+fn a_key_that_is_null_stays_in_a_map() {
+    let schema = Schema::new("").attribute("labels", Attribute::map(Type::String).optional());
+    for (known, answer, settled) in [
+        (json!({ "a": "1", "b": null }), json!({ "a": "2" }), json!({ "a": "2", "b": null })),
+        (json!({ "b": null }), json!({ "b": "1" }), json!({ "b": "1" })),
+        (json!({ "b": null }), json!({}), json!({ "b": null })),
+        (json!({ "b": null }), Json::Null, json!({ "b": null })),
+        (json!({ "b": "1" }), json!({}), json!({})),
+    ] {
+        let labels = |labels: &Json| v(json!({ "labels": labels }));
+        assert_eq!(settle(&schema, &labels(&known), labels(&answer)).unwrap(), labels(&settled), "{known} {answer}");
+    }
+}
+
+#[test]
+fn a_whole_number_has_no_fraction() {
+    let schema = Schema::new("").attribute("weight", Attribute::number().optional().validate(whole(1, 100)));
+    for (weight, told) in [
+        (json!(1), None),
+        (json!(100.0), None),
+        (json!(1.5), Some("weight: weight: must be 1 to 100, and whole, not 1.5.")),
+        (json!(0), Some("weight: weight: must be 1 to 100, not 0.")),
+        (json!(101), Some("weight: weight: must be 1 to 100, not 101.")),
+    ] {
+        assert_eq!(found(&schema, json!({ "weight": weight })), Vec::from_iter(told), "{weight}");
     }
 }
 

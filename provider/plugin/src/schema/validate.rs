@@ -205,6 +205,20 @@ pub fn between(least: f64, most: f64) -> Validator {
     })
 }
 
+/// A whole number from `least` to `most`.
+#[must_use]
+pub fn whole(least: u32, most: u32) -> Validator {
+    Validator::new(move |value| match value.as_f64() {
+        Some(number) if number.fract() != 0.0 => {
+            Err(Fault::new(format!("must be {least} to {most}, and whole")).not(number))
+        }
+        Some(number) if !(f64::from(least)..=f64::from(most)).contains(&number) => {
+            Err(Fault::new(format!("must be {least} to {most}")).not(number))
+        }
+        _ => Ok(()),
+    })
+}
+
 /// A list, set or map of that many elements.
 #[must_use]
 pub fn count(least: usize, most: usize) -> Validator {
