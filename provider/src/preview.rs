@@ -30,9 +30,11 @@ pub use told::{class_warning, unknown_warning};
 pub struct Offer {
     /// How many instance types.
     pub types: usize,
-    /// The price per hour of the cheapest of them.
+    /// Those of them that are named, and that karp's table does not know.
+    pub newer: Vec<String>,
+    /// The price per hour of the cheapest of them; nothing where it is not known of any.
     pub cheapest: Option<Price>,
-    /// The price per hour of the middle one, when they are ordered by price.
+    /// The price per hour of the middle one, when those with a known price are ordered by it.
     pub typical: Option<Price>,
 }
 
@@ -44,7 +46,7 @@ pub enum Certainty {
     /// It will by this change.
     #[default]
     Sure,
-    /// It depends on what the class's selectors find, which the controller finds out.
+    /// It depends on what the class's selectors find, or on what it was made of, which the controller finds out.
     Possible,
 }
 

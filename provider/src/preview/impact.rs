@@ -70,7 +70,8 @@ pub fn impact(before: &NodePool, after: &NodePool, pool: &Pool, claims: &[NodeCl
 }
 
 /// Tells what becomes of the nodes of a class when the class becomes `after`, by the hash that each of them is stamped with, and by what
-/// changed selectors find. Where that is not known, it is compared by the controller later, and each node may drift.
+/// changed selectors find. Where that is not known, it is compared by the controller later, and each node may drift. `claims` are all that
+/// there are.
 pub fn class_impact(
     [before, after]: [&Ec2NodeClass; 2],
     selection: &Selection,
@@ -86,16 +87,18 @@ pub fn class_impact(
     let own: Vec<&NodeClaim> = claims.iter().filter(of_class).collect();
     let change = ClassChange::of(before, after);
     let mut impact = Impact { total: count(own.len()), waves: Some(0), ..Impact::default() };
+    // Budgets are shares of all nodes of a pool, those of another class too.
     let mut by_pool: BTreeMap<&str, (u32, usize)> = BTreeMap::new();
+    for claim in claims {
+        by_pool.entry(pool_of(claim)).or_default().0 += 1;
+    }
     for claim in own {
-        let label = claim.labels().get(labels::NODE_POOL).map(String::as_str).unwrap_or_default();
-        let (total, drifting) = by_pool.entry(label).or_default();
-        *total += 1;
         if is_leaving(claim) {
             impact.leaving += 1;
         } else if let Some((reason, because, certainty)) = change.drift(claim, selection) {
-            *drifting += 1;
-            let pool = pools.iter().find(|pool| *pool.name == *label);
+            let name = pool_of(claim);
+            by_pool.entry(name).or_default().1 += 1;
+            let pool = pools.iter().find(|pool| *pool.name == *name);
             impact.drifting.push(self::drifting(claim, pool, reason, because, certainty));
         }
     }
@@ -131,15 +134,18 @@ impl ClassChange {
     }
 
     fn drift(&self, claim: &NodeClaim, selection: &Selection) -> Option<(String, Vec<String>, Certainty)> {
-        let already = drifted(claim);
+        let (already, by_hash) = (drifted(claim), Drift::NodeClass.to_string());
         let stamp = claim.annotations().get(labels::EC2_NODE_CLASS_HASH_VERSION);
         let version = stamp.and_then(|stamp| NodeClassVersion::parse(stamp));
-        if self.hashes.iter().any(|(of, differs)| *differs && version == Some(*of)) {
-            let because = self.changed.iter().filter(|field| reason_of(field).is_none()).cloned().collect();
+        let renewed = self.hashes.iter().any(|(of, differs)| *differs && version == Some(*of));
+        // It was not made of `before`, and perhaps of `after`. The stamp does not tell: the cluster's CA in it is not known here.
+        let is_behind = renewed && already == Some(by_hash.as_str());
+        let because = || self.changed.iter().filter(|field| reason_of(field).is_none()).cloned().collect::<Vec<_>>();
+        if renewed && !is_behind {
             let certainty = already.map_or(Certainty::Sure, |_| Certainty::Already);
-            return Some((Drift::NodeClass.to_string(), because, certainty));
+            return Some((by_hash, because(), certainty));
         }
-        if let Some(reason) = already {
+        if let Some(reason) = already.filter(|_| !is_behind) {
             return Some((reason.to_owned(), Vec::new(), Certainty::Already));
         }
         let by = |field: &'static str| {
@@ -149,6 +155,9 @@ impl ClassChange {
         let comes: Vec<_> = SELECTORS.into_iter().filter_map(by).collect();
         if let Some((field, reason, certainty)) = comes.iter().find(|(_, _, certainty)| *certainty == Certainty::Sure) {
             return Some(((*reason).to_owned(), vec![(*field).to_owned()], *certainty));
+        }
+        if is_behind {
+            return Some((by_hash, because(), Certainty::Possible));
         }
         let (fields, reasons): (Vec<_>, Vec<_>) =
             comes.into_iter().map(|(field, reason, _)| (field.to_owned(), reason)).unzip();
@@ -168,6 +177,11 @@ fn drifting(
     let mut drifting = Drifting { name, reason, because, certainty, ..Drifting::default() };
     look_at_claim(claim, pool, &mut drifting);
     drifting
+}
+
+/// Answers the pool that a claim's label names; empty where it names none.
+fn pool_of(claim: &NodeClaim) -> &str {
+    claim.labels().get(labels::NODE_POOL).map(String::as_str).unwrap_or_default()
 }
 
 /// Answers the reason of a node that has drifted already.

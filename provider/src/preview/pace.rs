@@ -12,8 +12,10 @@ use serde::{Serialize, Serializer};
 
 /// So far ahead is looked: the schedules of budgets mostly come again by the week.
 const AHEAD: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// So often is one schedule followed: the hours of the seven days. What comes more often is told for less than seven days.
+/// So many windows of one schedule are followed: the hours of the seven days. What opens more often is told for less than seven days.
 const MOST_OPENINGS: usize = 7 * 24;
+/// No schedule of five fields comes twice within it.
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 
 /// A moment from which on so many nodes may be replaced at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -74,17 +76,43 @@ pub fn timeline(pools: &[(&Pool, u32)], now: Timestamp) -> Vec<Turn> {
     changes.collect()
 }
 
-/// Notes when a window opens and closes, and answers until when that is known.
+/// Notes when a window opens and closes after now, and answers until when that is known. Windows that overlap are one, which closes with the
+/// last of them.
 fn edges(window: &Window, now: Timestamp, end: Timestamp, moments: &mut BTreeSet<Timestamp>) -> Timestamp {
-    let Ok(schedule) = window.schedule.parse::<Cron>() else { return end };
-    let mut opened = now.checked_sub(window.duration).unwrap_or(Timestamp::MIN);
-    for _ in 0..MOST_OPENINGS {
-        match schedule.next(opened) {
-            Some(next) if next <= end => opened = next,
-            _ => return end,
+    let schedule = match window.schedule.parse::<Cron>() {
+        // What comes by a fixed length of time is open always or never.
+        Ok(Cron::Every { .. }) | Err(_) => return end,
+        Ok(schedule @ Cron::Fields { .. }) => schedule,
+    };
+    let closing = |opened: Timestamp| opened.checked_add(window.duration).unwrap_or(Timestamp::MAX);
+    let since = now.checked_sub(window.duration).unwrap_or(Timestamp::MIN);
+    let mut closes = last(&schedule, since, now).map(closing);
+    let (mut opened, mut openings) = (now, 0);
+    while let Some(next) = schedule.next(opened).filter(|next| *next <= end) {
+        if closes.is_none_or(|closes| closes < next) {
+            moments.extend(closes);
+            if openings == MOST_OPENINGS {
+                return opened;
+            }
+            moments.insert(next);
+            openings += 1;
         }
-        let closes = opened.checked_add(window.duration).ok();
-        moments.extend([Some(opened), closes].into_iter().flatten().filter(|edge| *edge > now));
+        (opened, closes) = (next, Some(closing(next)));
     }
-    opened.min(end)
+    moments.extend(closes);
+    end
+}
+
+/// Finds the last time of a schedule after one moment and not after another, by halving: a schedule can be followed forwards only.
+fn last(schedule: &Cron, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
+    let next = |after: Timestamp| schedule.next(after).filter(|time| *time <= until);
+    let (mut found, mut none_after) = (next(after)?, until);
+    while none_after.duration_since(found) >= MINUTE {
+        let middle = found.checked_add(none_after.duration_since(found) / 2).ok()?;
+        match next(middle) {
+            Some(later) => found = later,
+            None => none_after = middle,
+        }
+    }
+    Some(found)
 }

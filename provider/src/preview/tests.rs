@@ -24,9 +24,15 @@ fn another_label() -> NodePool {
     pool(|pool| pool["spec"]["template"]["metadata"]["labels"]["team"] = json!("b"))
 }
 
+/// The pool with these requirements alone: a label, and the values that it may have.
+fn asking(asked: &[(&str, &[&str])]) -> NodePool {
+    let one = |(key, values): &(&str, &[&str])| json!({ "key": key, "operator": "In", "values": values });
+    let all: Vec<Json> = asked.iter().map(one).collect();
+    pool(|pool| pool["spec"]["template"]["spec"]["requirements"] = json!(all))
+}
+
 fn on_demand() -> NodePool {
-    let only = json!([{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] }]);
-    pool(|pool| pool["spec"]["template"]["spec"]["requirements"] = only.clone())
+    asking(&[(labels::CAPACITY_TYPE, &["on-demand"])])
 }
 
 fn become_drifted(claim: &mut Json, reason: &str) {
@@ -203,6 +209,89 @@ fn a_class_goes_on_in_all_its_pools_at_once() {
 }
 
 #[test]
+fn budgets_are_shares_of_all_nodes_of_a_pool_whichever_class_they_are_of() {
+    let mut cluster = forty();
+    for at in 0..NODES / 2 {
+        edit(&mut cluster, at, |claim| claim["spec"]["nodeClassRef"]["name"] = json!("other"));
+    }
+    let impact = cluster.preview_class(&class(|class| class["spec"]["userData"] = json!("x"))).impact;
+    assert_eq!((impact.total, impact.drifting.len(), impact.at_once, impact.waves), (20, 20, 4, Some(5)));
+    let later: Vec<u32> = impact.timeline.iter().map(|turn| turn.at_once).collect();
+    assert_eq!(later[..2], [0, 4], "shut on Monday by day");
+}
+
+#[test]
+fn nodes_that_drifted_by_their_class_may_stay_where_it_is_changed_back() {
+    let mut cluster = forty();
+    for at in 0..3 {
+        edit(&mut cluster, at, |claim| become_drifted(claim, "NodeClassDrift"));
+    }
+    edit(&mut cluster, 3, |claim| become_drifted(claim, "AMIDrift"));
+    let counts = |impact: &Impact| {
+        let count = |of| impact.drifting.iter().filter(|node| node.certainty == of).count();
+        [Certainty::Already, Certainty::Sure, Certainty::Possible].map(count)
+    };
+    let back = cluster.preview_class(&class(|class| class["spec"]["userData"] = json!("x")));
+    assert_eq!(counts(&back.impact), [1, 36, 3]);
+    let told = class_warning("default", Ok(back));
+    assert!(told.summary.ends_with("37 to 40 of 40 nodes will be replaced"), "{}", told.summary);
+    let why = "\nPerhaps drifting: 3 by NodeClassDrift (user_data): node-00, node-01, node-02.\nThose by NodeClassDrift drifted before";
+    assert!(told.detail.contains(why), "{}", told.detail);
+
+    // What is not hashed changes nothing of it.
+    let after = class(|class| class["spec"]["subnetSelectorTerms"] = json!([{ "tags": { "a": "b" } }]));
+    assert_eq!(counts(&cluster.preview_class(&after).impact), [4, 0, 36]);
+    // Where a selector finds something else they go all the same.
+    let after = class(|class| {
+        class["spec"]["userData"] = json!("x");
+        class["spec"]["securityGroupSelectorTerms"] = json!([{ "tags": { "a": "b" } }]);
+    });
+    let one = Selection { before: found(), security_groups: Some(["sg-1".to_owned()].into()), ..Selection::default() };
+    assert_eq!(counts(&cluster.preview_selection(&after, &one).impact), [1, 39, 0]);
+}
+
+#[test]
+fn what_reservations_give_and_what_the_table_does_not_know_can_be_launched_at_a_price_that_is_not_known() {
+    let (m7i, named) = (("karpenter.k8s.aws/instance-family", &["m7i"][..]), labels::INSTANCE_TYPE);
+    let (bought, reservation) = (labels::CAPACITY_TYPE, (labels::CAPACITY_RESERVATION_ID, &["cr-1"][..]));
+    let of = |asked: &[(&str, &[&str])]| forty().preview(&asking(asked)).after;
+    let priced = of(&[m7i]);
+    assert!(priced.types > 1 && priced.cheapest.is_some(), "{priced:?}");
+    assert_eq!(of(&[m7i, (bought, &["reserved", "spot", "on-demand"])]), priced);
+    let reserved = Offer { types: priced.types, ..Offer::default() };
+    assert_eq!(of(&[m7i, (bought, &["reserved"])]), reserved);
+    assert_eq!(of(&[m7i, reservation]), reserved);
+    assert_eq!(of(&[m7i, reservation, (bought, &["on-demand"])]), Offer::default(), "no reservation is on demand");
+
+    let newer = vec!["m99.large".to_owned()];
+    assert_eq!(of(&[(named, &["m99.large"])]), Offer { types: 1, newer: newer.clone(), ..Offer::default() });
+    let both = of(&[(named, &["m7i.large", "m99.large"])]);
+    assert_eq!((both.types, both.newer, both.cheapest), (2, newer, of(&[(named, &["m7i.large"])]).cheapest));
+    assert_eq!(of(&[(named, &["m99.large"]), (bought, &["spot"]), (bought, &["on-demand"])]).types, 0);
+
+    for (asked, launches) in [
+        ((bought, &["reserved"][..]), "instance types, at a price that is not known; before, "),
+        (
+            (named, &["m99.large"][..]),
+            "It may launch 1 instance type, at a price that is not known (karp's table does not know m99.large); before, ",
+        ),
+    ] {
+        let told = forty().preview(&asking(&[asked])).warning("default");
+        assert!(told.summary.ends_with("40 of 40 nodes will be replaced"), "{}", told.summary);
+        assert!(told.detail.contains(launches) && !told.detail.contains("No node can be made"), "{}", told.detail);
+        let pools = [Pool::from_kube(&asking(&[asked])).expect("readable")];
+        let data = class(|class| class["spec"]["userData"] = json!("x"));
+        let of_class = [&class(|_| {}), &data];
+        let seen = ClassPreview::of(of_class, &Selection::default(), &pools, &forty().claims, now());
+        let told = class_warning("default", Ok(seen));
+        assert!(told.summary.ends_with("40 of 40 nodes will be replaced"), "{}", told.summary);
+    }
+    let pools = [vec![m7i, (bought, &["reserved"][..])], vec![m7i]]
+        .map(|asked| Pool::from_kube(&asking(&asked)).expect("readable"));
+    assert_eq!(class_offer(&pools, &class(|_| {}).spec), priced, "a price is known where one of the pools has it");
+}
+
+#[test]
 fn what_could_not_be_looked_at_is_a_line_of_the_warning() {
     let mut seen = forty().preview(&on_demand());
     seen.impact.as_mut().expect("nodes").unchecked = Some("pods is forbidden".to_owned());
@@ -326,4 +415,30 @@ fn what_budgets_will_allow_is_told_for_a_week() {
     let seen = impact(&before, &often, &Pool::from_kube(&often).expect("readable"), &claims, monday);
     assert_eq!((seen.at_once, seen.timeline.first().map(|turn| turn.at_once)), (0, Some(3)));
     assert!(seen.timeline.len() < 400, "{}", seen.timeline.len());
+}
+
+#[test]
+fn windows_that_overlap_are_one_and_those_that_have_passed_are_not_counted() {
+    let monday: Timestamp = "2026-11-23T10:00:00Z".parse().expect("a time");
+    let claims = forty().claims;
+    let turns = |budgets: Json| {
+        let after = pool(|pool| pool["spec"]["disruption"]["budgets"] = budgets.clone());
+        let seen = impact(&pool(|_| {}), &after, &Pool::from_kube(&after).expect("readable"), &claims, monday);
+        seen.timeline.iter().map(|turn| (turn.at.to_string(), turn.at_once)).collect::<Vec<_>>()
+    };
+    let days = |closes: &str, at_once: u32| {
+        let day = |(day, next): (u32, u32)| {
+            [(format!("2026-11-{day}T{closes}:00Z"), at_once), (format!("2026-11-{next}T09:00:00Z"), 0)]
+        };
+        [(23, 24), (24, 25), (25, 26), (26, 27), (27, 30)].map(day).concat()
+    };
+    let by_day = json!({ "nodes": "0", "schedule": "0 9 * * 1-5", "duration": "8h" });
+    for (schedule, duration) in
+        [("* * * * *", "24h"), ("@hourly", "200h"), ("* * * * *", "1m"), ("@every 1h", "2h"), ("0 0 1 1 *", "99999h")]
+    {
+        let always = json!({ "nodes": "3", "schedule": schedule, "duration": duration });
+        assert_eq!(turns(json!([by_day, always])), days("17:00", 3), "{schedule} for {duration} is always open");
+    }
+    let each_minute = json!({ "nodes": "0", "schedule": "* 9-16 * * 1-5", "duration": "1h" });
+    assert_eq!(turns(json!([each_minute, { "nodes": "3" }])), days("17:59", 3), "the last one opens at 16:59");
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use karp_domain::catalogue::Price;
+use karp_domain::lifecycle::Drift;
 use tfplugin::Diagnostic;
 
 use super::selection::Finds;
@@ -12,6 +13,11 @@ use super::{Certainty, ClassPreview, Ending, Impact, Nodes, Offer, Preview, Repl
 const SHOWN: usize = 5;
 const NO_NODE: &str = "No node can be made, so that one that drifts stays unless its pods fit on others";
 const PRICES: &str = "Prices are karp's estimates for us-east-1, without NodeOverlays.";
+/// On what it depends whether a node drifts that perhaps does: by a selector, and by a change of the class that may be one back to what it was.
+const BY_SELECTORS: &str =
+    "They drift where the changed selectors find something else than the nodes have, which the controller finds out.";
+const BY_HASH: &str = "Those by NodeClassDrift drifted before this change: they stay where they were made of the class as it will be, which the \
+    controller finds out.";
 /// What the controller does only with its feature gate, which nobody sees at plan.
 const GATED: &str = "only while the controller's feature gate StaticCapacity is on";
 /// Attributes by which nodes are consolidated.
@@ -176,10 +182,17 @@ fn launches(before: Option<&Offer>, after: &Offer) -> String {
 fn told(offer: &Offer) -> String {
     let price = |price: Option<Price>| price.map_or_else(|| "?".to_owned(), |price| format!("${:.4}", price.dollars()));
     let (cheapest, typical) = (price(offer.cheapest), price(offer.typical));
-    match offer.types {
-        0 => "no instance type".to_owned(),
-        1 => format!("1 instance type, at {cheapest} per hour"),
-        types => format!("{types} instance types, the cheapest at {cheapest} and a typical one at {typical} per hour"),
+    let types = match (offer.types, offer.cheapest) {
+        (0, _) => "no instance type".to_owned(),
+        (types, None) => format!("{}, at a price that is not known", plural(types, "instance type")),
+        (1, Some(_)) => format!("1 instance type, at {cheapest} per hour"),
+        (types, Some(_)) => {
+            format!("{types} instance types, the cheapest at {cheapest} and a typical one at {typical} per hour")
+        }
+    };
+    match offer.newer.as_slice() {
+        [] => types,
+        newer => format!("{types} (karp's table does not know {})", some(newer.iter().map(String::as_str), ", ")),
     }
 }
 
@@ -260,13 +273,15 @@ fn those(impact: &Impact, verb: &str, of: impl Fn(Certainty) -> bool) -> Option<
     (!nodes.is_empty()).then(|| format!("{verb}: {}: {names}.", reasons.join(", ")))
 }
 
-/// Tells of nodes that drift where a selector finds something else than it did.
+/// Tells of nodes that perhaps drift, and on what it depends.
 fn selected(impact: &Impact) -> Vec<String> {
-    let Some(line) = those(impact, "Perhaps drifting", |certainty| certainty == Certainty::Possible) else {
-        return Vec::new();
-    };
-    let why = "They drift where the changed selectors find something else than the nodes have, which the controller finds out.";
-    vec![line, why.to_owned()]
+    let by_hash = Drift::NodeClass.to_string();
+    let possible = || impact.drifting.iter().filter(|node| node.certainty == Certainty::Possible);
+    let mut lines: Vec<String> =
+        those(impact, "Perhaps drifting", |certainty| certainty == Certainty::Possible).into_iter().collect();
+    lines.extend(possible().any(|node| node.reason != by_hash).then(|| BY_SELECTORS.to_owned()));
+    lines.extend(possible().any(|node| node.reason == by_hash).then(|| BY_HASH.to_owned()));
+    lines
 }
 
 fn already(impact: &Impact) -> Option<String> {
