@@ -421,6 +421,10 @@ impl Session {
                 "Set `cluster_name` in the provider block (EKS then gives the address), or `kubernetes` with the API server's address.",
             ));
         };
+        self.connect_eks(name).await
+    }
+
+    async fn connect_eks(&self, name: &str) -> Result<kube::Client, Failure> {
         let aws = self.aws().await?;
         let described = self.cluster(name).await?;
         let token = karp_aws::token::bearer(aws.clients(), name).await;

@@ -13,6 +13,7 @@ mod pages;
 mod policies;
 mod region;
 mod taken_over;
+mod teardown;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;

@@ -68,7 +68,7 @@ pub async fn sweep(aws: &Aws, ctx: &Context, cluster: &str, kinds: &BTreeSet<Wha
         }
         let ids = found.ids(*what);
         match what {
-            What::Instances => end(aws, ctx, &ids).await?,
+            What::Instances => end(aws, ctx, cluster, &ids).await?,
             What::NetworkInterfaces => each(&ids, |id| delete_interface(aws, ctx, id)).await?,
             What::Volumes => each(&ids, |id| delete_volume(aws, ctx, id)).await?,
             What::LaunchTemplates => {
@@ -105,12 +105,18 @@ where
     Ok(())
 }
 
-/// Ends instances and waits until EC2 says that they are ended: their interfaces and groups are free only then.
-async fn end(aws: &Aws, ctx: &Context, ids: &[String]) -> Result<(), Failure> {
-    if ids.is_empty() {
+/// Ends instances and waits until EC2 says that they are ended, those of the cluster among them that were shutting down already: their
+/// interfaces, volumes and groups are free only then.
+async fn end(aws: &Aws, ctx: &Context, cluster: &str, ids: &[String]) -> Result<(), Failure> {
+    let listed = karp_aws::leftovers::instances(aws.clients(), cluster).await;
+    let listed = listed.map_err(|e| Failure::from_aws(format!("list the instances of cluster {cluster:?}"), e))?;
+    let going = listed.into_iter().filter(|one| one.state.is_ending()).map(|one| one.id);
+    let all: BTreeSet<String> = going.chain(ids.iter().cloned()).collect();
+    let all = Vec::from_iter(all);
+    if all.is_empty() {
         return Ok(());
     }
-    let doing = format!("end {} instances", ids.len());
+    let doing = format!("end {} instances", all.len());
     for (id, answer) in instances::terminate(aws.clients(), ids).await {
         match answer.map_err(|e| Failure::from_aws(format!("end instance {id}"), e)) {
             Err(failure) if !failure.is_missing() => return Err(failure),
@@ -119,7 +125,7 @@ async fn end(aws: &Aws, ctx: &Context, ids: &[String]) -> Result<(), Failure> {
     }
     let limit = ctx.remaining();
     until(ctx.stop(), limit, &doing, || async {
-        let left = instances::describe(aws.clients(), ids).await.map_err(|e| Failure::from_aws(&doing, e))?;
+        let left = instances::describe(aws.clients(), &all).await.map_err(|e| Failure::from_aws(&doing, e))?;
         Ok(left.iter().all(|one| one.state == instances::State::Terminated).then_some(()))
     })
     .await

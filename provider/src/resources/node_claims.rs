@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
+use karp_aws::instances::instance_id;
 use karp_domain::api::{Ec2NodeClass, NodeClaim, NodePool, labels};
 use karp_domain::lease::{Onlooker, Sight};
 use karp_kube::Error;
@@ -186,6 +187,35 @@ pub async fn release(client: &Client) -> Result<Option<String>, Error> {
     Ok((!told.is_empty()).then(|| told.join(", ")))
 }
 
+/// An instance that an object of the cluster stands for.
+pub struct Held {
+    /// The object's kind and name.
+    pub by: String,
+    /// The instance's id, `i-…`.
+    pub id: String,
+    /// The instance's zone.
+    pub zone: String,
+}
+
+impl Held {
+    fn of(kind: &str, object: &DynamicObject, path: &str) -> Option<Self> {
+        let provider_id = object.data.pointer(path)?.as_str()?;
+        let id = instance_id(provider_id)?.to_owned();
+        let zone = provider_id.rsplit('/').nth(1).unwrap_or_default().to_owned();
+        Some(Self { by: format!("{kind} {}", object.name_any()), id, zone })
+    }
+}
+
+/// Lists the instances that NodeClaims and Nodes stand for in the whole cluster, of what controllers on EC2 made.
+pub async fn instances(client: &Client) -> Result<Vec<Held>, Error> {
+    let mut claims = listed_raw::<NodeClaim>(client, &ListParams::default()).await?;
+    claims.retain(|claim| is_ours(claim, CLASS_OF_CLAIM));
+    let nodes = listed_raw::<Node>(client, &ListParams::default().labels(labels::EC2_NODE_CLASS)).await?;
+    let by_claims = claims.iter().filter_map(|claim| Held::of("NodeClaim", claim, "/status/providerID"));
+    let by_nodes = nodes.iter().filter_map(|node| Held::of("Node", node, "/spec/providerID"));
+    Ok(by_claims.chain(by_nodes).collect())
+}
+
 fn names<'a, K: kube::Resource + 'a>(objects: impl Iterator<Item = &'a K>) -> Vec<String> {
     objects.map(ResourceExt::name_any).collect()
 }
@@ -315,6 +345,20 @@ mod tests {
         let pool = json!({ "metadata": { "name": "odd" }, "spec": { "template": { "spec": {
             "nodeClassRef": { "group": "karpenter.k8s.aws" } } } } });
         assert!(is_ours(&serde_json::from_value(pool).expect("an object"), CLASS_OF_POOL));
+    }
+
+    #[test]
+    fn an_instance_is_told_by_its_provider_id() {
+        let held = |id: &str| {
+            let claim = json!({ "metadata": { "name": "a" }, "status": { "providerID": id } });
+            let claim: DynamicObject = serde_json::from_value(claim).expect("an object");
+            Held::of("NodeClaim", &claim, "/status/providerID").map(|held| (held.by, held.zone, held.id))
+        };
+        let told = ["NodeClaim a", "eu-west-1a", "i-1"].map(str::to_owned);
+        assert_eq!(held("aws:///eu-west-1a/i-1"), Some(told.into()));
+        assert_eq!(held("simulated:///eu-west-1a/i-1"), None);
+        assert_eq!(held("aws:///eu-west-1a/fargate-1"), None);
+        assert_eq!(held(""), None);
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use karp_aws::instances;
 use karp_domain::api::NodePool;
+use karp_domain::catalogue::region_of;
 use karp_domain::orphans::What;
 use karp_kube::Error;
 use karp_kube::wait::Look;
@@ -18,6 +20,7 @@ use tfplugin::{
 
 use super::custom_object::{asked, changed, failure};
 use super::departure::{Departure, End};
+use super::node_claims::Held;
 use super::teardown_rehearsal::{self as rehearsal, Rehearsal};
 use super::{inherit, node_claims};
 use crate::aws::leftovers::{self, Leftovers};
@@ -192,8 +195,11 @@ impl Resource for Teardown {
 
     async fn create(&self, ctx: &Context, planned: Value) -> Result<Value, Diagnostics> {
         let id = planned.get("cluster_name").clone();
-        // only to note which cluster this is: its nodes alone are ended once
-        drop(ctx.run(self.cluster(ctx, id.as_str().unwrap_or_default())).await?);
+        // only to note which cluster this is, and where: its nodes alone are ended once
+        let name = id.as_str().unwrap_or_default();
+        if let Ok(Some(_)) = ctx.run(self.cluster(ctx, name)).await? {
+            ctx.run(self.handle.session().keep_place(ctx, name)).await?;
+        }
         self.rehearsed(ctx, planned.with("id", id)).await
     }
 
@@ -238,18 +244,22 @@ impl Resource for Teardown {
             }
             found => found?,
         };
+        let doing = format!("tear down the nodes of cluster {name:?}");
+        if client.is_none() {
+            ctx.run(self.handle.session().check_place(ctx, &doing)).await??;
+        }
         if model.is_dry() {
             return Ok(refuse(&model, &ctx.run(self.rehearse(ctx, &model)).await??)?);
         }
+        let kinds = model.kinds();
         if let Some(client) = &client {
+            ctx.run(Box::pin(self.check_cluster(ctx, client, name, &kinds))).await??;
             end_pools(ctx, client, name, model.force).await?;
         }
         let patience = validate::parse_duration(&model.drain_timeout).unwrap_or_default();
         let drained = self.drain(ctx, name, patience).await?;
-        let kinds = model.kinds();
         if drained != End::Gone && !kinds.contains(&What::Instances) {
             // Nothing else may go while the nodes may still need it.
-            let doing = format!("tear down the nodes of cluster {name:?}");
             let fix = "Start the controller again, or add `instances` to `sweep`; then run this again.";
             let stays = Failure::new(Kind::InUse, doing, "the nodes did not drain, and may not be ended");
             return Err(stays.with_fix(fix).into());
@@ -258,6 +268,10 @@ impl Resource for Teardown {
             true => Leftovers::default(),
             false => leftovers::sweep(self.handle.session().aws().await?, ctx, name, &kinds).await?,
         };
+        if client.is_none() && swept.is_empty() {
+            let region = self.handle.session().region().await.unwrap_or_default();
+            ctx.warn(nothing_there(name, &region, &kinds));
+        }
         let why = match drained {
             End::Gone => "No controller took these away",
             End::Late(_) => "These did not drain within `drain_timeout`: pods that may not be evicted keep their node",
@@ -296,9 +310,82 @@ impl Teardown {
     async fn release(&self, ctx: &Context, name: &str) -> Result<Option<String>, Failure> {
         let doing = format!("let go of the nodes of cluster {name:?}");
         let Some(client) = self.cluster(ctx, name).await? else { return Ok(None) };
+        Box::pin(self.check_ended(ctx, &doing, &client)).await?;
         let release = async { node_claims::release(&client).await.map_err(|error| failure(&doing, error)) };
         changed(ctx, &doing, release).await
     }
+}
+
+impl Teardown {
+    /// Refuses a provider block that leads to a cluster and to what is not that cluster's in AWS.
+    async fn check_cluster(
+        &self,
+        ctx: &Context,
+        client: &Client,
+        name: &str,
+        kinds: &BTreeSet<What>,
+    ) -> Result<(), Failure> {
+        let doing = format!("tear down the nodes of cluster {name:?}");
+        self.held(ctx, &doing, client).await?;
+        let session = self.handle.session();
+        if session.model().kubernetes.is_none() || !kinds.contains(&What::Instances) {
+            return Ok(());
+        }
+        let live = leftovers::find(session.aws().await?, name, &BTreeSet::from([What::Instances])).await?;
+        if live.is_empty() { Ok(()) } else { session.check_eks(name, &doing).await }
+    }
+
+    /// Lists the instances that the cluster's NodeClaims and Nodes stand for, and refuses those of another region.
+    async fn held(&self, ctx: &Context, doing: &str, client: &Client) -> Result<Vec<Held>, Failure> {
+        let held = asked(ctx, doing, node_claims::instances(client)).await?;
+        if held.is_empty() {
+            return Ok(held);
+        }
+        let Some(actual) = self.handle.session().region().await else { return Ok(held) };
+        let mut regions = held.iter().filter_map(|one| Some((one, region_of(&one.zone)?)));
+        if let Some((Held { by, id, .. }, lives)) = regions.find(|(_, lives)| *lives != actual) {
+            let what = format!(
+                "instance {id} of {by} lives in region {lives:?}, and the provider is configured for {actual:?}"
+            );
+            return Err(Failure::new(Kind::Elsewhere, doing, what).with_fix(
+                "Check `region`, `cluster_name` and `kubernetes` of the provider block: they are not of one cluster.",
+            ));
+        }
+        Ok(held)
+    }
+
+    /// Refuses to let go of NodeClaims and Nodes whose instances live: nothing would know of these any more.
+    async fn check_ended(&self, ctx: &Context, doing: &str, client: &Client) -> Result<(), Failure> {
+        let held = self.held(ctx, doing, client).await?;
+        if held.is_empty() {
+            return Ok(());
+        }
+        let ids: BTreeSet<String> = held.iter().map(|one| one.id.clone()).collect();
+        let found = instances::describe(self.handle.session().aws().await?.clients(), &Vec::from_iter(ids)).await;
+        let found = found.map_err(|e| Failure::from_aws("see whether the instances of NodeClaims have ended", e))?;
+        let lives = |one: &&Held| found.iter().any(|instance| instance.id == one.id && !instance.state.is_ending());
+        let live: Vec<String> = held.iter().filter(lives).map(|one| format!("{} ({})", one.by, one.id)).collect();
+        if live.is_empty() {
+            return Ok(());
+        }
+        let what = format!("instances live that have no tags of this cluster: those of {}", live.join(", "));
+        Err(Failure::new(Kind::InUse, doing, what).with_fix(
+            "Check that `cluster_name` of the provider block is the one that the controller runs with; or end these instances. Then run this \
+             again.",
+        ))
+    }
+}
+
+/// Tells that there was neither a cluster nor anything to end.
+fn nothing_there(name: &str, region: &str, kinds: &BTreeSet<What>) -> Diagnostic {
+    let why = if kinds.is_empty() { "`sweep` is empty" } else { "nothing with its tags was found there" };
+    Diagnostic::warning(
+        format!("EKS has no cluster {name:?} in {region}"),
+        format!(
+            "It has none, and {why}, so nothing was ended.\n\nIf that is a surprise, check `region` and the account (`profile`, `assume_role`) \
+             of the provider block: nodes that live elsewhere run on."
+        ),
+    )
 }
 
 /// Tells in the plan of a destroy what a dry run has found.

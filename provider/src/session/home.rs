@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
-use tfplugin::{Context, Interrupted};
+use tfplugin::{Context, Interrupted, Value};
 use tokio::sync::Mutex;
 
 use super::Session;
@@ -19,6 +19,8 @@ use crate::resources::custom_object::failure;
 const OF_THE_CLUSTER: &str = "kube-system";
 /// An API server that does not answer is borne so long.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Whether EKS has another cluster of the name is looked at for no longer than this.
+const GLANCE: Duration = Duration::from_secs(10);
 /// How long to rest until it is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -30,12 +32,19 @@ type Uid = Option<String>;
 struct Kept {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cluster_uid: Uid,
+    /// The ARN that EKS told of the cluster: once there is none of its name, it tells whether the same place is looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster_arn: Option<String>,
 }
 
 impl Kept {
     fn of(ctx: &Context) -> Self {
         // what another version kept there says nothing
         serde_json::from_slice(&ctx.private()).unwrap_or_default()
+    }
+
+    fn keep(&self, ctx: &Context) {
+        ctx.set_private(serde_json::to_vec(self).unwrap_or_default());
     }
 }
 
@@ -74,10 +83,68 @@ impl Session {
                 return Err(Failure::new(Kind::Interrupted, "reach the API server", "Terraform asked to stop"));
             }
         };
-        if uid.is_some() && Kept::of(ctx).cluster_uid.is_none() {
-            ctx.set_private(serde_json::to_vec(&Kept { cluster_uid: uid }).unwrap_or_default());
+        let kept = Kept::of(ctx);
+        if uid.is_some() && kept.cluster_uid.is_none() {
+            Kept { cluster_uid: uid, ..kept }.keep(ctx);
         }
         Ok(client)
+    }
+
+    /// Notes the region and account in which EKS has the cluster; nothing where `kubernetes` leads to it, since the region may be wrong unseen.
+    pub async fn keep_place(&self, ctx: &Context, name: &str) {
+        if self.model.kubernetes.is_some() {
+            return;
+        }
+        if let Ok(cluster) = self.cluster(name).await {
+            Kept { cluster_arn: Some(cluster.arn.clone()), ..Kept::of(ctx) }.keep(ctx);
+        }
+    }
+
+    /// Refuses another region or account than that in which EKS had the cluster, where that was noted. That there is no such cluster says
+    /// nothing then.
+    ///
+    /// # Errors
+    /// [`Kind::Elsewhere`], and what keeps AWS from being asked.
+    pub async fn check_place(&self, ctx: &Context, doing: &str) -> Result<(), Failure> {
+        let Some(arn) = Kept::of(ctx).cluster_arn else { return Ok(()) };
+        let cluster = Value::object([("arn", arn)]);
+        let same = async {
+            self.check_region(&cluster).await?;
+            self.check_account(&cluster).await
+        };
+        same.await.map_err(|failure| match failure.kind {
+            Kind::Elsewhere => Failure { doing: doing.to_owned(), ..failure }.with_fix(
+                "Check `region`, `profile` and `assume_role` of the provider block: nothing was ended, and state was left as it was.",
+            ),
+            _ => failure,
+        })
+    }
+
+    /// Refuses a `kubernetes` block that leads to another cluster than the one that EKS has under this name. Where EKS or that one's API server
+    /// cannot be asked, nothing is refused.
+    ///
+    /// # Errors
+    /// [`Kind::Elsewhere`], and those of [`Session::kube`].
+    pub async fn check_eks(&self, name: &str, doing: &str) -> Result<(), Failure> {
+        if self.model.kubernetes.is_none() {
+            return Ok(());
+        }
+        let (client, home) = self.connected().await?;
+        let Some(ours) = home.uid(&client).await? else { return Ok(()) };
+        let theirs = async { ask(&self.connect_eks(name).await?).await };
+        match tokio::time::timeout(GLANCE, Box::pin(theirs)).await {
+            Ok(Ok(Some(theirs))) if ours != theirs => {
+                let what = format!(
+                    "`kubernetes` leads to another cluster than EKS has under this name (the UID of namespace {OF_THE_CLUSTER} is {ours}, and \
+                     {theirs} there), and instances live that have its tags"
+                );
+                Err(Failure::new(Kind::Elsewhere, doing, what).with_fix(
+                    "Check `kubernetes` (or KUBE_HOST, KUBE_CONFIG_PATH and KUBE_CTX in the environment) and `cluster_name` of the provider \
+                     block: nothing was ended.",
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns a client to look at a plan what an apply would meet, as [`Session::kube_of`] does; nothing is noted by it, since an apply may find
@@ -141,7 +208,6 @@ fn elsewhere(known: &str, uid: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use tfplugin::Value;
     use tokio_util::sync::CancellationToken;
 
     use super::*;

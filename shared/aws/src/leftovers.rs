@@ -20,7 +20,7 @@ const CNI_CLUSTER_KEY: &str = "cluster.k8s.amazonaws.com/name";
 const CNI_INSTANCE_KEY: &str = "node.k8s.amazonaws.com/instance_id";
 const CNI_MADE_KEY: &str = "node.k8s.amazonaws.com/createdAt";
 
-/// Finds what is there of a kind, instances that have not ended among them.
+/// Finds what is there of a kind, of instances those that neither have ended nor are shutting down.
 ///
 /// # Errors
 /// Any failure of a call. An answer is whole or an error: a lost page is never taken for an empty one.
@@ -34,6 +34,14 @@ pub async fn find(clients: &Clients, cluster: &str, what: What) -> Result<Vec<Le
     }
 }
 
+/// Lists the instances that controllers made for a cluster, those among them that are shutting down.
+///
+/// # Errors
+/// As [`find`].
+pub async fn instances(clients: &Clients, cluster: &str) -> Result<Vec<Instance>, Error> {
+    instances::list(clients, &owned(cluster)).await
+}
+
 /// The tags of what controllers make for a cluster; `*` stands for any value.
 fn owned(cluster: &str) -> BTreeMap<String, String> {
     BTreeMap::from([
@@ -43,7 +51,7 @@ fn owned(cluster: &str) -> BTreeMap<String, String> {
 }
 
 async fn nodes(clients: &Clients, cluster: &str) -> Result<Vec<Left>, Error> {
-    let found = instances::list(clients, &owned(cluster)).await?;
+    let found = instances(clients, cluster).await?;
     let of = |one: Instance| tagged(What::Instances, one.id, &one.tags, one.launched_at);
     Ok(found.into_iter().filter(|instance| !instance.state.is_ending()).map(of).collect())
 }

@@ -124,7 +124,7 @@ fn shared_key(key: &'static str) -> Arc<str> {
 }
 
 /// The region of an availability, local or wavelength zone: `us-west-2` of `us-west-2a` and of `us-west-2-lax-1a`.
-fn region_of(zone: &str) -> Option<&str> {
+pub fn region_of(zone: &str) -> Option<&str> {
     let (number, _) = zone.char_indices().find(|(at, c)| c.is_ascii_digit() && zone[..*at].ends_with('-'))?;
     let digits = zone[number..].find(|c: char| !c.is_ascii_digit())?;
     Some(&zone[..number + digits])

@@ -19,7 +19,7 @@ pub use builtin::{builtin, builtin_type};
 pub use demands::Demands;
 pub use estimate::{estimate_on_demand, estimate_spot};
 pub use facts::{Accelerator, Arch, Gpu, InstanceFacts, NameParts};
-pub use instance_type::{InstanceType, offerings};
+pub use instance_type::{InstanceType, offerings, region_of};
 pub use listing::{ListedOffering, Listing, ListingError};
 pub use memory::{News, SeenMemory};
 pub use offering::{
