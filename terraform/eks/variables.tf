@@ -14,7 +14,11 @@ variable "region" {
 }
 
 variable "availability_zones" {
-  description = "The zones of the subnets; the region's a, b and c when null."
+  description = <<-EOT
+    The zones of the subnets; the region's a, b and c when null. Some regions, such as us-west-1 and ca-central-1, and some accounts lack
+    one of these. Those that there are: aws ec2 describe-availability-zones --region REGION
+    --filters Name=opt-in-status,Values=opt-in-not-required --query 'AvailabilityZones[].ZoneName'
+  EOT
   type        = list(string)
   default     = null
 
@@ -31,13 +35,13 @@ variable "kubernetes_version" {
 }
 
 variable "vpc_cidr" {
-  description = "The addresses of the VPC: a /16 gives each zone 4096 addresses for nodes and pods."
+  description = "The addresses of the VPC: a /16 gives each zone 4096 addresses for nodes and pods, a /19 512. In a smaller one, public subnets have no room for load balancers."
   type        = string
   default     = "10.0.0.0/16"
 
   validation {
-    condition     = can(regex("/(1[6-9]|20)$", var.vpc_cidr)) && can(cidrsubnet(var.vpc_cidr, 8, 255))
-    error_message = "vpc_cidr is a range such as 10.0.0.0/16, from a /16, the largest VPC, to a /20."
+    condition     = can(regex("/1[6-9]$", var.vpc_cidr)) && can(cidrsubnet(var.vpc_cidr, 8, 255))
+    error_message = "vpc_cidr is a range such as 10.0.0.0/16, from a /16, the largest VPC, to a /19: load balancers want public subnets of a /27."
   }
 }
 

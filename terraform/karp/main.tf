@@ -109,6 +109,7 @@ resource "karp_controller_role" "this" {
   ami_ssm_parameter_arns = var.ami_id_ssm_parameter_arns
   interruption_queue_arn = local.queue_arn
   instance_profiles      = var.instance_profiles
+  extra_statements       = var.iam_role_extra_statements
   tags                   = var.tags
 }
 

@@ -161,6 +161,22 @@ variable "policy_mode" {
   }
 }
 
+variable "iam_role_extra_statements" {
+  description = "What else the controller may do: statements that follow karp's in its policy, such as kms:Decrypt on the key of queue_kms_master_key_id."
+  type = list(object({
+    actions = set(string)
+    conditions = optional(set(object({
+      test     = string
+      variable = string
+      values   = set(string)
+    })))
+    effect    = optional(string)
+    resources = set(string)
+    sid       = optional(string)
+  }))
+  default = null
+}
+
 variable "ami_id_ssm_parameter_arns" {
   description = "SSM parameters of your own that node classes name images by (ssm_parameter), for the controller to read; those of AWS it may read anyway."
   type        = set(string)
@@ -316,7 +332,7 @@ variable "queue_name" {
 }
 
 variable "queue_kms_master_key_id" {
-  description = "A KMS key of your own that encrypts the queue; SQS's own when null. Its policy must let events.amazonaws.com use it, and the controller needs kms:Decrypt on it."
+  description = "A KMS key of your own that encrypts the queue; SQS's own when null. Its policy must let events.amazonaws.com use it, and the controller needs kms:Decrypt on it, by iam_role_extra_statements."
   type        = string
   default     = null
 }

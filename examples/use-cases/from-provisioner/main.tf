@@ -29,6 +29,12 @@ variable "security_group_ids" {
   type        = set(string)
 }
 
+variable "node_access" {
+  description = "How the cluster lets nodes in: by an \"access_entry\", or by \"aws_auth\" where its authentication mode is CONFIG_MAP."
+  type        = string
+  default     = "access_entry"
+}
+
 provider "karp" {
   region       = var.region
   cluster_name = var.cluster_name
@@ -58,6 +64,7 @@ module "karp" {
   # The names that the old installation's CloudFormation stack gave.
   instance_profile_name = "KarpenterNodeInstanceProfile-${var.cluster_name}"
   node_iam_role_name    = "KarpenterNodeRole-${var.cluster_name}"
+  node_access           = var.node_access
 
   # Class and pool come from the manifests.
   node_classes = {}

@@ -49,7 +49,7 @@ run "a_range_too_small_for_its_subnets_is_refused" {
   command = plan
 
   variables {
-    vpc_cidr = "10.0.0.0/21"
+    vpc_cidr = "10.0.0.0/20"
   }
 
   expect_failures = [var.vpc_cidr]
@@ -76,16 +76,22 @@ run "nodes_reach_each_other_and_their_group_is_found" {
   }
 }
 
-run "six_zones_fit" {
+run "six_zones_fit_into_the_smallest_range" {
   command = plan
 
   variables {
+    vpc_cidr           = "10.0.0.0/19"
     availability_zones = [for letter in ["a", "b", "c", "d", "e", "f"] : "eu-west-1${letter}"]
   }
 
   assert {
-    condition     = length(module.vpc.given.cidrs.private) == 6 && module.vpc.given.cidrs.private[5] == "10.0.80.0/20"
+    condition     = length(module.vpc.given.cidrs.private) == 6 && module.vpc.given.cidrs.private[5] == "10.0.10.0/23"
     error_message = "The address plan has room for six zones."
+  }
+
+  assert {
+    condition     = module.vpc.given.cidrs.public[5] == "10.0.30.160/27"
+    error_message = "Public subnets have the addresses that load balancers want."
   }
 }
 

@@ -138,6 +138,12 @@ run "a_class_is_handed_on_whole" {
     additional_node_iam_role_arns = ["arn:aws:iam::111122223333:role/batch"]
     cluster_ip_family             = "ipv6"
     instance_profiles             = "controller"
+    iam_role_extra_statements = [{
+      sid        = "ReadEncryptedQueue"
+      actions    = ["kms:Decrypt"]
+      resources  = ["arn:aws:kms:eu-west-1:111122223333:key/queue"]
+      conditions = [{ test = "StringEquals", variable = "kms:ViaService", values = ["sqs.eu-west-1.amazonaws.com"] }]
+    }]
     node_classes = {
       default = {
         annotations              = { "example.com/owner" = "platform" }
@@ -209,6 +215,19 @@ run "a_class_is_handed_on_whole" {
       karp_node_role.this[0].ip_family == "ipv6",
     ])
     error_message = "A class may have an identity of its own, and the controller the rights that classes need."
+  }
+
+  assert {
+    condition = alltrue([
+      karp_controller_role.this.extra_statements[0].sid == "ReadEncryptedQueue",
+      karp_controller_role.this.extra_statements[0].effect == "Allow",
+      karp_controller_role.this.extra_statements[0].actions == toset(["kms:Decrypt"]),
+      karp_controller_role.this.extra_statements[0].resources == toset(["arn:aws:kms:eu-west-1:111122223333:key/queue"]),
+      one(karp_controller_role.this.extra_statements[0].conditions).test == "StringEquals",
+      one(karp_controller_role.this.extra_statements[0].conditions).variable == "kms:ViaService",
+      one(karp_controller_role.this.extra_statements[0].conditions).values == toset(["sqs.eu-west-1.amazonaws.com"]),
+    ])
+    error_message = "What else the controller may do reaches its role whole."
   }
 
   assert {
