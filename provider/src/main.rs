@@ -18,6 +18,12 @@ mod tests;
 
 use std::process::ExitCode;
 
+use tikv_jemallocator::Jemalloc;
+
+/// A plan of many objects makes and drops values of some MB for each, on all processors at the same time (decision 0017).
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(("docs", rest)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
