@@ -14,10 +14,7 @@ const NAMED: [(&str, &str, &[&str]); 4] = [
     ("4", PROVIDER, &["aws_resources", "kubernetes_resources"]),
 ];
 /// AWS emulators of a lane's sandbox, where it has more than one: the provider's tests change the whole account, and took turns at one.
-const EMULATORS: [(&str, usize); 1] = [("4", 3)];
-/// Threads of a part's tests, where they are not as many as processors: the provider's wait for OpenTofu, the emulators and the API server more
-/// than they work.
-const THREADS: [(&str, usize); 2] = [("aws_resources", 6), ("kubernetes_resources", 5)];
+const EMULATORS: [(&str, usize); 1] = [("4", 2)];
 /// Where the other tests of both are, those beside the code among them: lane, package, part.
 const REST: [(&str, &str, &str); 2] = [("3", CONTROLLER, "controller"), ("4", PROVIDER, "provider")];
 /// Where the tests of all other packages are.
@@ -89,10 +86,7 @@ fn lane(name: &str, package: &str, tests: &[&str]) -> Lane {
 }
 
 fn part(name: &str, arguments: &[&str]) -> Part {
-    let mut arguments: Vec<String> = arguments.iter().chain(&["--no-fail-fast"]).map(|&one| one.to_owned()).collect();
-    if let Some((_, threads)) = THREADS.iter().find(|(part, _)| *part == name) {
-        arguments.extend(["--".to_owned(), format!("--test-threads={threads}")]);
-    }
+    let arguments = arguments.iter().chain(&["--no-fail-fast"]).map(|&argument| argument.to_owned()).collect();
     Part { name: name.to_owned(), arguments }
 }
 
@@ -135,7 +129,6 @@ mod tests {
         assert_eq!(names.len(), parts, "each has a log of its own");
         let tests = NAMED.iter().map(|(_, _, tests)| tests.len()).sum::<usize>();
         assert_eq!(parts, tests + REST.len() + 1, "whatever is left has its lane");
-        assert!(THREADS.iter().all(|(part, _)| names.contains(part)), "who has threads is there");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{CRDS, claims, class, controllers, pool};
 const APPLY: [&str; 3] = ["apply", "-json", "-auto-approve"];
 const BLOCK: &str = "provider \"karp\" {\n  cluster_name = \"demo\"\n  kubernetes = { config_path = KUBECONFIG }\n}\n";
 /// How soon OpenTofu ends after Ctrl-C when the provider waits for something.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(10);
 
 /// How a run is stopped.
 #[derive(Clone, Copy, Debug, PartialEq)]
